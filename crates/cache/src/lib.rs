@@ -1,0 +1,8 @@
+//! Cache decisions: what a prefix is called, and later who holds it.
+//!
+//! Pure (design rule 1): no clock, no IO, no threads. Engine, gateway and simulator use the same code, so that a block
+//! has one name everywhere.
+
+pub mod block_hash;
+
+pub use block_hash::{Chain, Digest, EventHash};
