@@ -1,0 +1,108 @@
+use super::*;
+
+fn facts(api: Api, body: &str) -> RequestFacts {
+    scan(api, &Bytes::copy_from_slice(body.as_bytes())).unwrap()
+}
+
+fn refused(api: Api, body: &[u8]) -> String {
+    scan(api, &Bytes::copy_from_slice(body)).unwrap_err().to_string()
+}
+
+#[test]
+fn chat_facts() {
+    let f = facts(
+        Api::Chat,
+        r#" {"model":"m\"x","messages":[{"role":"user","content":"hi"}],"stream":true,"max_tokens":7,"zzz":{"a":[1]}}"#,
+    );
+    assert_eq!(f.model.as_deref(), Some("m\"x"));
+    assert!(f.stream && !f.batch);
+    assert_eq!(f.max_output_tokens, Some(7));
+    assert_eq!(f.prompt, PromptSize::TextBytes(r#"[{"role":"user","content":"hi"}]"#.len() as u64));
+    assert_eq!(f.sequences, 1);
+}
+
+#[test]
+fn prompts_of_every_shape() {
+    let size = |json: &str| {
+        let f = facts(Api::Completions, &format!(r#"{{"model":"m","prompt":{json},"n":2}}"#));
+        (f.prompt, f.sequences)
+    };
+    assert_eq!(size(r#""abcd""#), (PromptSize::TextBytes(4), 2));
+    assert_eq!(size(r#"["ab","c\"d\\"]"#), (PromptSize::TextBytes(2 + 6), 4));
+    assert_eq!(size("[1, 22,333]"), (PromptSize::Tokens(3), 2));
+    assert_eq!(size("[[1,2],[3]]"), (PromptSize::Tokens(3), 4));
+}
+
+#[test]
+fn generate_reads_sampling_params() {
+    let f = facts(Api::Generate, r#"{"input_ids":[5,6,7],"sampling_params":{"max_new_tokens":9,"odd":null},"rid":"x"}"#);
+    assert_eq!(f.max_output_tokens, Some(9));
+    assert_eq!(f.prompt, PromptSize::Tokens(3));
+    assert!(!f.batch);
+    assert!(facts(Api::Generate, r#"{"text":["one"]}"#).batch);
+    assert!(facts(Api::Generate, r#"{"input_ids":[[5]]}"#).batch);
+}
+
+#[test]
+fn what_is_refused_and_why() {
+    let ok = r#"{"model":"m","messages":[]"#;
+    for (body, hint) in [
+        (&b""[..], "empty"),
+        (b"  \n", "empty"),
+        (b"[1]", "expected an object"),
+        (b"{\"model\":", "not valid JSON"),
+        (b"{\"model\":\"m\",\"messages\":[]} x", "not valid JSON"),
+        (b"{\"model\":\"\xff\",\"messages\":[]}", "not UTF-8"),
+        (b"{\"model\":5,\"messages\":[]}", "`model` must be a string"),
+        (b"{\"model\":\"m\"}", "`messages` is missing"),
+        (b"{\"model\":\"m\",\"messages\":{}}", "`messages` must be an array"),
+        (b"{\"model\":\"m\",\"model\":\"n\",\"messages\":[]}", "duplicate field"),
+    ] {
+        let text = refused(Api::Chat, body);
+        assert!(text.contains(hint), "{text} lacks {hint}");
+    }
+    for (extra, hint) in [
+        (r#","stream":"yes""#, "`stream`"),
+        (r#","max_tokens":-1"#, "`max_tokens`"),
+        (r#","max_tokens":1.5"#, "`max_tokens`"),
+        (r#","max_tokens":1e999"#, "`max_tokens`"),
+        (r#","max_tokens":99999999999"#, "absurdly large"),
+        (r#","n":[]"#, "`n`"),
+    ] {
+        let text = refused(Api::Chat, format!("{ok}{extra}}}").as_bytes());
+        assert!(text.contains(hint), "{text} lacks {hint}");
+    }
+    assert!(refused(Api::Completions, br#"{"prompt":[]}"#).contains("empty"));
+    assert!(refused(Api::Completions, br#"{"prompt":[1,-2]}"#).contains("negative"));
+    assert!(refused(Api::Generate, br#"{"text":"a","input_ids":[1]}"#).contains("exactly one"));
+}
+
+/// Depth alone must not crash the scan: serde_json's recursion limit answers.
+#[test]
+fn deep_nesting_is_answered() {
+    let deep = format!("{{\"model\":\"m\",\"messages\":[],\"x\":{}1{}}}", "[".repeat(200_000), "]".repeat(200_000));
+    let _ = scan(Api::Chat, &Bytes::from(deep));
+}
+
+#[test]
+fn a_rid_is_spliced_and_nothing_else_changes() {
+    for (body, wanted) in [
+        (r#"{"text":"a"}"#, r#"{"rid":"R","text":"a"}"#),
+        (r#" { "text":"a","rid": "old" ,"z":1}"#, r#" { "text":"a","rid": "R" ,"z":1}"#),
+        (r#"{"text":"a","rid":["p","q"]}"#, r#"{"text":"a","rid":"R"}"#),
+        (r#"{"text":"a","rid":null}"#, ""),
+    ] {
+        let bytes = Bytes::copy_from_slice(body.as_bytes());
+        let f = scan(Api::Generate, &bytes).unwrap();
+        let s = Splice::with_rid(&bytes, &f, "R");
+        let joined = [s.before, s.inserted, s.after].concat();
+        if wanted.is_empty() {
+            // `null` counts as present in the text: exactly one `rid` must remain.
+            let value: serde_json::Value = serde_json::from_slice(&joined).unwrap();
+            assert_eq!(value["rid"], "R");
+            assert_eq!(joined.windows(5).filter(|w| w == b"\"rid\"").count(), 1, "{}", String::from_utf8_lossy(&joined));
+        } else {
+            assert_eq!(String::from_utf8(joined).unwrap(), wanted);
+        }
+    }
+}
