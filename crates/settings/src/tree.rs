@@ -153,9 +153,10 @@ pub struct Classes {
     pub high_uncached_tokens: u64,
     /// A request whose predicted hit fraction is at least this is high.
     pub high_hit_fraction: f64,
-    /// A request with more uncached tokens than this and a hit fraction under `low_hit_fraction` is low.
+    /// A request with more uncached tokens than this and a hit fraction under
+    /// `classes.low_hit_fraction` is low.
     pub low_uncached_tokens: u64,
-    /// See `low_uncached_tokens`.
+    /// See `classes.low_uncached_tokens`.
     pub low_hit_fraction: f64,
 }
 
@@ -236,8 +237,11 @@ impl Default for Streams {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PerClassMs {
+    /// For class high.
     pub high: u64,
+    /// For class medium.
     pub medium: u64,
+    /// For class low.
     pub low: u64,
 }
 
@@ -317,6 +321,7 @@ impl Default for Retry {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Auth {
+    /// The keys that are accepted.
     pub keys: Vec<ApiKey>,
 }
 
@@ -380,7 +385,9 @@ impl Default for Telemetry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
+    /// One line of text per event.
     Text,
+    /// One JSON object per event.
     Json,
 }
 

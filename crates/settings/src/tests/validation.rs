@@ -1,0 +1,85 @@
+//! Values that can be read and cannot work.
+
+use super::complaints;
+use crate::Settings;
+
+#[test]
+fn the_defaults_are_valid() {
+    assert_eq!(Settings::default().validate(), []);
+}
+
+/// One config per rule, with the start of the sentence that must come out, and nothing else.
+#[test]
+fn each_rule_refuses_what_breaks_it() {
+    let cases = [
+        ("admin.listen = \"127.0.0.1:8080\"", "`admin.listen` is the same address"),
+        ("admin.token = \"a b\"", "`admin.token` must be visible ASCII"),
+        ("gateway.max_connections = 0", "`gateway.max_connections` must be above zero"),
+        ("limits.header_timeout_ms = 0", "`limits.header_timeout_ms` must be above zero"),
+        ("limits.request_timeout_ms = 700000000", "`limits.request_timeout_ms` must be at most"),
+        ("limits.header_bytes = 100", "`limits.header_bytes` must be from 8192"),
+        ("limits.total_body_bytes = 5", "`limits.total_body_bytes` must hold"),
+        ("streams.idle_timeout_ms.medium = 0", "`streams.idle_timeout_ms.medium` must be above zero"),
+        ("streams.keep_alive_ms = 0", "`streams.keep_alive_ms` must be above zero"),
+        ("upstream.connect_timeout_ms = 0", "`upstream.connect_timeout_ms` must be above zero"),
+        ("policy.tie_fraction = 1.5", "`policy.tie_fraction` must be a fraction"),
+        ("policy.tie_fraction = nan", "`policy.tie_fraction` must be a fraction"),
+        ("policy.assumed_bytes_per_token = inf", "`policy.assumed_bytes_per_token` must be a number above zero"),
+        ("classes.low_uncached_tokens = 1", "`classes.low_uncached_tokens` must not be below"),
+        ("classes.low_hit_fraction = 0.9", "`classes.low_hit_fraction` must not be above"),
+        ("health.probe_failures = 0", "`health.probe_failures` must be above zero"),
+        ("health.probe_timeout_ms = 2900", "`health.report_stale_ms` must be at least"),
+        ("retry.budget_fraction = -0.1", "`retry.budget_fraction` must be a fraction"),
+        ("retry.max_attempts = 0", "`retry.max_attempts` must be from 1 to 10"),
+        ("decisions.ring_records = 0", "`decisions.ring_records` must be from 1"),
+        ("decisions.log_file = \"/no/such/folder/d.jsonl\"", "`decisions.log_file` lies in a folder"),
+        ("decisions.log_file = \"/\"", "`decisions.log_file` is a folder"),
+        ("telemetry.log = \" \"", "`telemetry.log` must not be empty"),
+        ("telemetry.otlp_endpoint = \"127.0.0.1:4318\"", "`telemetry.otlp_endpoint` "),
+        ("engines = [{url = \"localhost\"}]", "`engines[0].url` must be a url"),
+        ("engines = [{url = \"ftp://a:1\"}]", "`engines[0].url` must be a url"),
+        ("engines = [{url = \"http://a:1/v1\"}]", "`engines[0].url` must be a base url"),
+        ("engines = [{url = \"http://a:0\"}]", "`engines[0].url` must have a port"),
+        ("engines = [{url = \"http://a:70000\"}]", "`engines[0].url` "),
+        ("engines = [{url = \"http://u:p@a:1\"}]", "`engines[0].url` must not hold a user"),
+        ("engines = [{url = \"http://A\"}, {url = \"http://a:80/\"}]", "`engines[1].url` is the same server"),
+        ("engines = [{url = \"http://a\", ca_file = \"x\"}]", "`engines[0].ca_file` has no use"),
+        ("engines = [{url = \"https://a\", ca_file = \"/no/x\"}]", "`engines[0].ca_file` cannot be read"),
+        ("engines = [{url = \"http://a\", models = [\"\"]}]", "`engines[0].models` must not hold"),
+        ("engines = [{url = \"http://a\", api_key = \"\"}]", "`engines[0].api_key` must be visible"),
+        ("engines = [{url = \"http://a\", capacity_kv_tokens = 0}]", "`engines[0].capacity_kv_tokens` must"),
+        ("auth.keys = [{sha256 = \"abc\", tenant = \"a\"}]", "`auth.keys[0].sha256` must be a SHA-256"),
+    ];
+    for (text, start) in cases {
+        let found = complaints(text);
+        assert_eq!(found.len(), 1, "{text} gave {found:?}");
+        let message = found[0].split_once(": ").expect("a place").1;
+        let message = if message.starts_with('`') { message } else { found[0].as_str() };
+        assert!(message.starts_with(start), "{text} gave {message}");
+    }
+}
+
+#[test]
+fn keys_of_two_tenants_must_differ_and_tenants_have_plain_names() {
+    let hash = "ab".repeat(32);
+    let text = format!(
+        "auth.keys = [{{sha256 = \"{hash}\", tenant = \"a\"}}, {{sha256 = \"{}\", tenant = \"b c\"}}]",
+        hash.to_uppercase()
+    );
+    let found = complaints(&text);
+    assert!(found[0].contains("`auth.keys[1].sha256` stands here twice"), "{found:?}");
+    assert!(found[1].contains("`auth.keys[1].tenant` must be 1 to 128"), "{found:?}");
+}
+
+#[test]
+fn tls_files_are_opened() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cert = folder.path().join("cert.pem");
+    std::fs::write(&cert, "-----BEGIN CERTIFICATE-----\n").expect("written");
+    let text = format!("[gateway.tls]\ncert_file = {cert:?}\nkey_file = {cert:?}\n");
+    let found = complaints(&text);
+    assert_eq!(found.len(), 1);
+    assert!(found[0].starts_with("p.toml:3:1: `gateway.tls.key_file` is no PEM file"), "{found:?}");
+    let missing = complaints("gateway.tls = {cert_file = \"/no/c\", key_file = \"/no/k\"}");
+    assert!(missing.iter().all(|said| said.contains("cannot be read")) && missing.len() == 2, "{missing:?}");
+}

@@ -1,0 +1,55 @@
+//! URLs and header values.
+
+use crate::problem::Problem;
+use http::Uri;
+
+/// A base URL without path, in a form that is equal for equal servers: scheme, host and port. Adds a problem otherwise.
+pub(super) fn base(path: &str, text: &str, found: &mut Vec<Problem>) -> Option<(String, String, u16)> {
+    let uri = parse(path, text, found)?;
+    if uri.path() != "/" || uri.query().is_some() {
+        found.push(Problem::at(path, "must be a base url without path; `/v1` is added per request"));
+        return None;
+    }
+    let scheme = uri.scheme_str()?.to_ascii_lowercase();
+    let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
+    Some((scheme, uri.host()?.to_ascii_lowercase(), port))
+}
+
+/// A URL that may have a path.
+pub(super) fn endpoint(path: &str, text: &str, found: &mut Vec<Problem>) {
+    parse(path, text, found);
+}
+
+/// The url is not repeated in the message: it may hold a password, which is refused for that reason.
+fn parse(path: &str, text: &str, found: &mut Vec<Problem>) -> Option<Uri> {
+    let uri: Uri = match text.parse() {
+        Ok(uri) => uri,
+        Err(error) => {
+            found.push(Problem::at(path, format!("is not a url: {error}")));
+            return None;
+        }
+    };
+    if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none_or(str::is_empty) {
+        found.push(Problem::at(path, "must be a url such as http://127.0.0.1:30000"));
+        return None;
+    }
+    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        found.push(Problem::at(path, "must not hold a user or password; use `api_key`"));
+        return None;
+    }
+    // `Uri` reads a port that is out of range as none, so look at the text after the host.
+    let authority = uri.authority().map_or("", http::uri::Authority::as_str);
+    let port = authority.strip_prefix(uri.host().unwrap_or_default()).and_then(|rest| rest.strip_prefix(':'));
+    if port.is_some_and(|port| port.parse::<u16>().map_or(true, |port| port == 0)) {
+        found.push(Problem::at(path, "must have a port from 1 to 65535"));
+        return None;
+    }
+    Some(uri)
+}
+
+/// A token that can stand in an `Authorization` header.
+pub(super) fn bearer(path: &str, token: &str, found: &mut Vec<Problem>) {
+    if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        found.push(Problem::at(path, "must be visible ASCII without spaces, and not empty"));
+    }
+}
