@@ -1,0 +1,92 @@
+//! One instance as the scheduler holds it. Its ranks lie inside it, so that a walk over the candidates touches
+//! memory in order.
+
+use crate::ask::InstanceSpec;
+use crate::health::{Health, HealthState};
+use crate::ledger::Counters;
+use crate::prefill_rate::PrefillRate;
+use crate::reconcile::Reported;
+use plimsoll_core::{InstanceId, Nanos};
+use smallvec::SmallVec;
+
+/// One DP rank.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RankState {
+    pub own: Counters,
+    pub reported: Reported,
+    /// Prefill tokens served since the instance was added, as charged.
+    pub served_tokens: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Instance {
+    pub id: InstanceId,
+    pub spec: InstanceSpec,
+    pub draining: bool,
+    pub health: Health,
+    /// When it last answered 429 or 503, and until when others are preferred.
+    pub refused_at: Nanos,
+    pub refused_until: Nanos,
+    /// May be longer than `spec.ranks`: a rank that vanished keeps its counters until its entries are settled.
+    pub ranks: SmallVec<[RankState; 1]>,
+    pub rate: PrefillRate,
+}
+
+impl Instance {
+    pub(crate) fn new(id: InstanceId, spec: InstanceSpec) -> Self {
+        let mut instance = Instance {
+            id,
+            spec,
+            draining: false,
+            health: Health::new(),
+            refused_at: Nanos::ZERO,
+            refused_until: Nanos::ZERO,
+            ranks: SmallVec::new(),
+            rate: PrefillRate::default(),
+        };
+        instance.fit_ranks();
+        instance
+    }
+
+    /// Adds the ranks that `spec` names and that are missing.
+    pub(crate) fn fit_ranks(&mut self) {
+        let wanted = self.rank_count().max(self.ranks.len());
+        self.ranks.resize(wanted, RankState::default());
+    }
+
+    pub(crate) fn rank_count(&self) -> usize {
+        usize::from(self.spec.ranks.max(1))
+    }
+
+    /// Takes part in choices if its health allows.
+    pub(crate) fn in_service(&self) -> bool {
+        self.spec.ready && !self.draining
+    }
+
+    pub(crate) fn refusing(&self, now: Nanos) -> bool {
+        now < self.refused_until
+    }
+
+    /// KV tokens a rank can hold, if anybody said.
+    pub(crate) fn capacity_kv_tokens(&self, rank: &RankState) -> Option<u64> {
+        rank.reported
+            .capacity_kv_tokens
+            .or_else(|| self.spec.capacity_kv_tokens.map(|c| c / u64::from(self.spec.ranks.max(1))))
+    }
+
+    /// What keeps it from being chosen, `None` when nothing does.
+    pub(crate) fn obstacle(&self, open: bool) -> Option<&'static str> {
+        if self.draining {
+            return Some("draining");
+        }
+        if !self.spec.ready {
+            return Some("not ready");
+        }
+        match self.health.state() {
+            HealthState::Unproven => Some("has not answered a probe yet"),
+            HealthState::Ejected => Some("ejected"),
+            HealthState::HalfOpen if !open => Some("half open, its trials are taken"),
+            HealthState::HalfOpen | HealthState::Healthy => None,
+        }
+    }
+}

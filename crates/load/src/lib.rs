@@ -1,0 +1,29 @@
+//! Load scheduling: which engine gets a request, and what is in flight where.
+//!
+//! Peers count load in several places at different moments and herd, leak or underflow (`gateways.md` §5, cases 1-12).
+//! Here one object, [`Scheduler`], holds the ledger, the health states and the placement policy. A choice and its
+//! charge happen in the same call, so a burst of equal requests spreads; every charge is settled exactly once.
+//!
+//! Pure: no IO, no clock, no unseeded randomness. The gateway keeps one [`Scheduler`] behind a mutex and hands in its
+//! monotonic time; the simulator drives the same object with virtual time.
+
+pub mod ask;
+pub mod config;
+pub mod health;
+mod instance;
+mod invariants;
+pub mod ledger;
+pub mod place;
+mod pool;
+pub mod prefill_rate;
+pub mod reconcile;
+pub mod scheduler;
+pub mod verdict;
+
+pub use ask::{Ask, AttemptEnd, Charge, InstanceSpec, Ticket};
+pub use config::{HealthConfig, PolicyKind, SchedulerConfig};
+pub use health::{HealthChange, HealthState};
+pub use ledger::Counters;
+pub use place::{Candidate, Choice, Placement, Reason, View};
+pub use scheduler::Scheduler;
+pub use verdict::{InstanceView, ModelStatus, PlaceError, Placed, RankLoad, Scored, Settled, Totals};

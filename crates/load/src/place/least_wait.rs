@@ -1,0 +1,40 @@
+//! Least expected wait over all candidates, near ties drawn.
+//!
+//! Peers let the first index win ties, so that all sessions of an idle fleet land on one worker (`gateways.md` §3.3,
+//! affinity row). A draw among those within the window costs at most that window and spreads several gateways that
+//! see the same fleet.
+
+use super::{Choice, Placement, Reason, TIE_FLOOR_S, View};
+use crate::ask::Ask;
+use plimsoll_core::Nanos;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+#[derive(Debug)]
+pub struct LeastWait {
+    draws: ChaCha8Rng,
+}
+
+impl LeastWait {
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        LeastWait { draws: ChaCha8Rng::seed_from_u64(seed) }
+    }
+}
+
+impl Placement for LeastWait {
+    fn place(&mut self, _now: Nanos, view: &View<'_>, _ask: &Ask<'_>) -> Option<Choice> {
+        if view.candidates.len() == 1 {
+            return Some(Choice { index: 0, reason: Reason::Only });
+        }
+        let best = view.candidates.iter().map(|c| c.expected_wait_s).fold(f64::INFINITY, f64::min);
+        let bound = best + best * view.tie_fraction.max(0.0) + TIE_FLOOR_S;
+        let tied = || view.candidates.iter().enumerate().filter(|(_, c)| c.expected_wait_s <= bound);
+        let count = tied().count();
+        let (nth, reason) = match count {
+            0 | 1 => (0, Reason::LeastWait),
+            n => (self.draws.random_range(0..n), Reason::TieDraw),
+        };
+        tied().nth(nth).map(|(index, _)| Choice { index, reason })
+    }
+}

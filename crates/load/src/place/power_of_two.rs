@@ -1,0 +1,37 @@
+//! The better of two distinct draws (Mitzenmacher 2001): nearly as even as looking at all, and immune to a shared
+//! wrong belief about one instance, because no instance is drawn by more than its share of requests.
+//!
+//! Compared by the ledger's expected wait, never by polled load alone, which herds between polls (`gateways.md` §1.1).
+
+use super::{Choice, Placement, Reason, View};
+use crate::ask::Ask;
+use plimsoll_core::Nanos;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+#[derive(Debug)]
+pub struct PowerOfTwo {
+    draws: ChaCha8Rng,
+}
+
+impl PowerOfTwo {
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        PowerOfTwo { draws: ChaCha8Rng::seed_from_u64(seed) }
+    }
+}
+
+impl Placement for PowerOfTwo {
+    fn place(&mut self, _now: Nanos, view: &View<'_>, _ask: &Ask<'_>) -> Option<Choice> {
+        let n = view.candidates.len();
+        if n < 2 {
+            return (n == 1).then_some(Choice { index: 0, reason: Reason::Only });
+        }
+        let first = self.draws.random_range(0..n);
+        let second = self.draws.random_range(0..n - 1);
+        let second = if second >= first { second + 1 } else { second };
+        // Equal waits: the first draw, which is uniform itself.
+        let better = view.candidates[second].expected_wait_s < view.candidates[first].expected_wait_s;
+        Some(Choice { index: if better { second } else { first }, reason: Reason::BetterOfTwo })
+    }
+}

@@ -1,0 +1,220 @@
+//! The object that everything goes through: membership, choice and charge, settlement, feedback.
+//!
+//! One object and not several services, because a choice and its charge must be one step (design rule 3), and because
+//! the gateway and the simulator can then share it as it is. Calls cost O(log n) in engines and tickets, except `place`
+//! (one walk over the model's candidates), `remove_instance` and the views.
+
+mod choose;
+mod views;
+
+use crate::ask::{AttemptEnd, InstanceSpec, Ticket};
+use crate::config::SchedulerConfig;
+use crate::health::{Change, HealthChange};
+use crate::instance::Instance;
+use crate::ledger::Ledger;
+use crate::place::{Candidate, Placement, make};
+use crate::pool::Pools;
+use crate::verdict::Settled;
+use plimsoll_core::{InstanceId, LoadReport, Nanos};
+use std::collections::BTreeMap;
+
+/// How long a refusal steers others away when the engine named no time.
+const REFUSAL: Nanos = Nanos::from_secs(1);
+/// Longest refusal that is believed.
+const REFUSAL_MAX: Nanos = Nanos::from_secs(60);
+
+/// Instances, ledger, health and placement policy.
+#[derive(Debug)]
+pub struct Scheduler {
+    pub(crate) config: SchedulerConfig,
+    pub(crate) slots: Vec<Option<Instance>>,
+    free: Vec<usize>,
+    pub(crate) index: BTreeMap<InstanceId, usize>,
+    pub(crate) pools: Pools,
+    pub(crate) ledger: Ledger,
+    policy: Box<dyn Placement>,
+    /// Reused between choices, so that a choice allocates nothing per candidate.
+    scratch: Vec<Candidate>,
+}
+
+impl Scheduler {
+    #[must_use]
+    pub fn new(config: SchedulerConfig) -> Self {
+        Scheduler {
+            policy: make(&config),
+            config,
+            slots: Vec::new(),
+            free: Vec::new(),
+            index: BTreeMap::new(),
+            pools: Pools::default(),
+            ledger: Ledger::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Takes new settings. Ledger and health stay; the policy's own state (cursors, draws) stays too unless another
+    /// policy or seed is named.
+    pub fn reconfigure(&mut self, config: SchedulerConfig) {
+        if config.policy != self.config.policy || config.seed != self.config.seed {
+            self.policy = make(&config);
+        }
+        self.config = config;
+    }
+
+    /// Replaces the placement rule by one that the configuration does not know, until the next `reconfigure` that
+    /// names another policy or seed.
+    pub fn set_placement(&mut self, policy: Box<dyn Placement>) {
+        self.policy = policy;
+    }
+
+    /// A new instance starts unproven. A known id is updated instead.
+    pub fn add_instance(&mut self, id: InstanceId, spec: InstanceSpec) {
+        if self.index.contains_key(&id) {
+            self.update_instance(id, spec);
+            return;
+        }
+        let instance = Instance::new(id, spec);
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                self.slots.push(None);
+                self.slots.len() - 1
+            }
+        };
+        self.pools.join(slot, &instance.spec.models);
+        self.index.insert(id, slot);
+        self.slots[slot] = Some(instance);
+    }
+
+    /// What probing found out. Entries stay, also those on a rank that the new spec no longer has. An unknown id is
+    /// ignored: it was removed while the probe ran.
+    pub fn update_instance(&mut self, id: InstanceId, spec: InstanceSpec) {
+        let Some(&slot) = self.index.get(&id) else { return };
+        let Some(instance) = self.slots[slot].as_mut() else { return };
+        if instance.spec.models != spec.models {
+            self.pools.leave(slot, &instance.spec.models);
+            self.pools.join(slot, &spec.models);
+        }
+        instance.spec = spec;
+        instance.fit_ranks();
+    }
+
+    /// Takes an instance out. Its in-flight entries become orphans: each is still settled exactly once and answers
+    /// [`Settled::InstanceGone`]. Returns how many there are; an unknown id has none.
+    pub fn remove_instance(&mut self, id: InstanceId) -> usize {
+        let Some(slot) = self.index.remove(&id) else { return 0 };
+        if let Some(instance) = self.slots[slot].take() {
+            self.pools.leave(slot, &instance.spec.models);
+        }
+        self.free.push(slot);
+        self.ledger.orphan(id)
+    }
+
+    /// A draining instance gets no new requests and finishes those it has. False when the id is unknown.
+    pub fn set_draining(&mut self, id: InstanceId, draining: bool) -> bool {
+        let Some(instance) = self.instance_mut(id) else { return false };
+        instance.draining = draining;
+        true
+    }
+
+    /// Prefill is over: releases the attempt's uncached tokens and learns the prefill rate. Further calls for the same
+    /// ticket, and calls for unknown tickets, change nothing. A half-open instance is healthy from its first token on.
+    pub fn first_token(&mut self, ticket: Ticket, now: Nanos) -> Option<HealthChange> {
+        let entry = *self.ledger.get(ticket)?;
+        if entry.orphan || !entry.prefilling {
+            return None;
+        }
+        let slot = *self.index.get(&entry.target.instance)?;
+        let instance = self.slots[slot].as_mut()?;
+        let rank = instance.ranks.get_mut(usize::from(entry.target.rank.0))?;
+        self.ledger.end_prefill(ticket, &mut rank.own);
+        rank.served_tokens = rank.served_tokens.saturating_add(entry.charge.uncached_prefill_tokens);
+        let served = rank.served_tokens.saturating_sub(entry.served_before).saturating_add(entry.foreign_before);
+        instance.rate.observe(served, now.since(entry.placed_at));
+        instance.accepted(entry.placed_at);
+        named(entry.target.instance, instance.health.first_token(entry.stamp))
+    }
+
+    /// The attempt is over, whatever happened. Exactly once per ticket; further calls answer [`Settled::Already`].
+    pub fn settle(&mut self, ticket: Ticket, now: Nanos, verdict: AttemptEnd) -> Settled {
+        let Some(entry) = self.ledger.get(ticket).copied() else { return Settled::Already };
+        if entry.orphan {
+            self.ledger.remove(ticket, None);
+            return Settled::InstanceGone;
+        }
+        let id = entry.target.instance;
+        let slot = self.index.get(&id).copied();
+        let Some(instance) = slot.and_then(|slot| self.slots[slot].as_mut()) else {
+            self.ledger.remove(ticket, None);
+            return Settled::InstanceGone;
+        };
+        let health = instance.health.ended(entry.stamp, verdict, &self.config.health);
+        match verdict {
+            AttemptEnd::Ok => instance.accepted(entry.placed_at),
+            AttemptEnd::Refused { retry_after } => instance.refused(now, retry_after),
+            _ => {}
+        }
+        let rank = instance.ranks.get_mut(usize::from(entry.target.rank.0));
+        let counters = rank.map(|rank| {
+            if entry.prefilling && verdict == AttemptEnd::Ok {
+                rank.served_tokens = rank.served_tokens.saturating_add(entry.charge.uncached_prefill_tokens);
+            }
+            &mut rank.own
+        });
+        self.ledger.remove(ticket, counters);
+        Settled::Released { health: named(id, health) }
+    }
+
+    /// An engine's own view of one rank. Reports of unknown instances and ranks are ignored.
+    pub fn report(&mut self, id: InstanceId, report: LoadReport, now: Nanos) {
+        let Some(instance) = self.instance_mut(id) else { return };
+        if let Some(rank) = instance.ranks.get_mut(usize::from(report.rank.0)) {
+            let own = rank.own;
+            rank.reported.take(&report, &own, now);
+        }
+    }
+
+    /// A cheap endpoint of the instance answered.
+    pub fn probe_ok(&mut self, id: InstanceId, _now: Nanos) -> Option<HealthChange> {
+        let change = self.instance_mut(id)?.health.probe_ok();
+        named(id, change)
+    }
+
+    /// A cheap endpoint of the instance did not answer in time.
+    pub fn probe_failed(&mut self, id: InstanceId, _now: Nanos) -> Option<HealthChange> {
+        let config = self.config.health;
+        let change = self.instance_mut(id)?.health.probe_failed(&config);
+        named(id, change)
+    }
+
+    /// Some stream of the instance moved: it is not frozen, whatever its probes say.
+    pub fn progress(&mut self, id: InstanceId, _now: Nanos) {
+        if let Some(instance) = self.instance_mut(id) {
+            instance.health.progress();
+        }
+    }
+
+    fn instance_mut(&mut self, id: InstanceId) -> Option<&mut Instance> {
+        let slot = *self.index.get(&id)?;
+        self.slots[slot].as_mut()
+    }
+}
+
+impl Instance {
+    /// It refused: others are preferred for a while. The longer of two refusals counts.
+    fn refused(&mut self, now: Nanos, retry_after: Option<Nanos>) {
+        self.refused_at = now;
+        self.refused_until = self.refused_until.max(now + retry_after.unwrap_or(REFUSAL).min(REFUSAL_MAX));
+    }
+
+    /// It served what was placed after its refusal, so the refusal is over.
+    fn accepted(&mut self, placed_at: Nanos) {
+        if placed_at > self.refused_at {
+            self.refused_until = Nanos::ZERO;
+        }
+    }
+}
+
+fn named(instance: InstanceId, change: Option<Change>) -> Option<HealthChange> {
+    change.map(|(from, to, why)| HealthChange { instance, from, to, why })
+}

@@ -1,0 +1,79 @@
+//! What operators, metrics and readiness see.
+
+use super::Scheduler;
+use crate::health::HealthState;
+use crate::instance::Instance;
+use crate::verdict::{InstanceView, ModelStatus, RankLoad, Totals};
+use plimsoll_core::{Nanos, Rank};
+
+impl Scheduler {
+    /// Every instance, by id.
+    #[must_use]
+    pub fn instances(&self, now: Nanos) -> Vec<InstanceView> {
+        let known = self.index.values().filter_map(|&slot| self.slots[slot].as_ref());
+        known.map(|instance| self.instance_view(instance, now)).collect()
+    }
+
+    /// Whether a model can be served now, and what keeps the others out.
+    #[must_use]
+    pub fn model_status(&self, model: &str) -> ModelStatus {
+        let Some((_, pool)) = self.pools.get(model) else { return ModelStatus::default() };
+        let mut status = ModelStatus::default();
+        for instance in pool.members.iter().filter_map(|&slot| self.slots[slot].as_ref()) {
+            // A half-open instance serves, even while its trials are taken.
+            match instance.obstacle(instance.health.state() == HealthState::HalfOpen) {
+                None => status.serving = true,
+                Some(why) => status.reasons.push((instance.id, why)),
+            }
+        }
+        status
+    }
+
+    /// Names of all models that some instance has, sorted.
+    #[must_use]
+    pub fn models(&self) -> Vec<String> {
+        self.pools.models()
+    }
+
+    /// Sums over all ranks.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let mut totals =
+            Totals { entries: self.ledger.len() as u64, orphans: self.ledger.orphans() as u64, ..Totals::default() };
+        for rank in self.slots.iter().flatten().flat_map(|instance| &instance.ranks) {
+            totals.requests += u64::from(rank.own.requests);
+            totals.uncached_prefill_tokens =
+                totals.uncached_prefill_tokens.saturating_add(rank.own.uncached_prefill_tokens);
+            totals.reserved_kv_tokens = totals.reserved_kv_tokens.saturating_add(rank.own.reserved_kv_tokens);
+        }
+        totals
+    }
+
+    fn instance_view(&self, instance: &Instance, now: Nanos) -> InstanceView {
+        let ranks = instance.ranks.iter().enumerate().map(|(index, rank)| {
+            let foreign = rank.reported.foreign(now, self.config.report_stale);
+            RankLoad {
+                rank: Rank(index as u16),
+                requests: rank.own.requests,
+                uncached_prefill_tokens: rank.own.uncached_prefill_tokens,
+                reserved_kv_tokens: rank.own.reserved_kv_tokens,
+                foreign_requests: foreign.requests,
+                foreign_prefill_tokens: foreign.prefill_tokens,
+                foreign_kv_tokens: foreign.kv_tokens,
+                capacity_kv_tokens: instance.capacity_kv_tokens(rank),
+                report_age: rank.reported.age(now),
+            }
+        });
+        InstanceView {
+            id: instance.id,
+            kind: instance.spec.kind,
+            models: instance.spec.models.clone(),
+            ready: instance.spec.ready,
+            health: instance.health.state(),
+            draining: instance.draining,
+            refusing: instance.refusing(now),
+            ranks: ranks.collect(),
+            prefill_tokens_per_s: instance.rate.tokens_per_s(),
+        }
+    }
+}
