@@ -112,8 +112,8 @@ struct Sampling<'a> {
 /// # Errors
 /// See [`RequestError`]; a duplicate of a key that is read here is an error, since two readers could take different ones.
 pub fn scan(api: Api, body: &Bytes) -> Result<RequestFacts, RequestError> {
-    let text = std::str::from_utf8(body)
-        .map_err(|e| RequestError::Json(format!("byte {} is not UTF-8", e.valid_up_to())))?;
+    let text =
+        std::str::from_utf8(body).map_err(|e| RequestError::Json(format!("byte {} is not UTF-8", e.valid_up_to())))?;
     match text.trim_ascii_start().as_bytes().first() {
         None => return Err(RequestError::Empty),
         Some(b'{') => {}

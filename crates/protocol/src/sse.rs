@@ -41,21 +41,25 @@ impl SseSplitter {
     ///
     /// # Errors
     /// [`EventTooLong`] when an unfinished event exceeds the limit.
-    pub fn feed(&mut self, frame: Bytes) -> Result<Bytes, EventTooLong> {
+    pub fn feed(&mut self, frame: &Bytes) -> Result<Bytes, EventTooLong> {
         if self.rest.is_empty() {
-            let end = end_of_last_event(&frame, 0);
+            let end = end_of_last_event(frame, 0);
             if end < frame.len() {
                 self.keep(&frame[end..])?;
             }
             return Ok(frame.slice(..end));
         }
-        self.rest.extend_from_slice(&frame);
+        self.rest.extend_from_slice(frame);
         // An end may straddle the frames: look again at up to three bytes.
         let from = self.searched.saturating_sub(3);
         let end = end_of_last_event(&self.rest, from);
         if end == 0 {
             self.searched = self.rest.len();
-            return if self.rest.len() > self.limit_bytes { Err(EventTooLong(self.limit_bytes)) } else { Ok(Bytes::new()) };
+            return if self.rest.len() > self.limit_bytes {
+                Err(EventTooLong(self.limit_bytes))
+            } else {
+                Ok(Bytes::new())
+            };
         }
         let complete = self.rest.split_to(end).freeze();
         self.searched = self.rest.len();

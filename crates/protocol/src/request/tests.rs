@@ -35,7 +35,8 @@ fn prompts_of_every_shape() {
 
 #[test]
 fn generate_reads_sampling_params() {
-    let f = facts(Api::Generate, r#"{"input_ids":[5,6,7],"sampling_params":{"max_new_tokens":9,"odd":null},"rid":"x"}"#);
+    let f =
+        facts(Api::Generate, r#"{"input_ids":[5,6,7],"sampling_params":{"max_new_tokens":9,"odd":null},"rid":"x"}"#);
     assert_eq!(f.max_output_tokens, Some(9));
     assert_eq!(f.prompt, PromptSize::Tokens(3));
     assert!(!f.batch);
@@ -100,7 +101,12 @@ fn a_rid_is_spliced_and_nothing_else_changes() {
             // `null` counts as present in the text: exactly one `rid` must remain.
             let value: serde_json::Value = serde_json::from_slice(&joined).unwrap();
             assert_eq!(value["rid"], "R");
-            assert_eq!(joined.windows(5).filter(|w| w == b"\"rid\"").count(), 1, "{}", String::from_utf8_lossy(&joined));
+            assert_eq!(
+                joined.windows(5).filter(|w| w == b"\"rid\"").count(),
+                1,
+                "{}",
+                String::from_utf8_lossy(&joined)
+            );
         } else {
             assert_eq!(String::from_utf8(joined).unwrap(), wanted);
         }
