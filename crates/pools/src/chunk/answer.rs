@@ -1,0 +1,159 @@
+//! Whole (non-streaming) answers: is it an answer at all, and how did it end?
+
+use super::{AbortInfo, Finish, UpstreamError, Usage, finish, openai, wire_error};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
+use smallvec::SmallVec;
+use thiserror::Error;
+
+/// What a whole answer says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AnswerFacts {
+    /// One per choice that has ended; empty for embeddings and the like.
+    pub finishes: SmallVec<[Finish; 1]>,
+    /// Summed over a native batch.
+    pub usage: Option<Usage>,
+    pub error: Option<UpstreamError>,
+    pub abort: Option<AbortInfo>,
+}
+
+/// Why a body is no answer of an engine.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum AnswerError {
+    #[error("the engine's answer is empty")]
+    Empty,
+    #[error("the engine answered HTML, not JSON: check that its url is the engine's own address")]
+    Html,
+    #[error("the engine's answer is not valid JSON ({0})")]
+    NotJson(String),
+    #[error("the engine's answer is JSON, but not an object of this API")]
+    Shape,
+}
+
+/// Everything that is not looked at is skipped, not stored: an embedding answer may have megabytes of numbers.
+#[derive(Deserialize)]
+struct Answer {
+    choices: Option<Vec<Choice>>,
+    usage: Option<Value>,
+    error: Option<Value>,
+    detail: Option<Value>,
+    object: Option<Value>,
+    message: Option<Value>,
+    code: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    index: Option<Value>,
+    finish_reason: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Native {
+    index: Option<Value>,
+    meta_info: Option<Meta>,
+    error: Option<Value>,
+    detail: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Meta {
+    finish_reason: Option<Value>,
+    prompt_tokens: Option<Value>,
+    completion_tokens: Option<Value>,
+    cached_tokens: Option<Value>,
+}
+
+/// Facts of an answer of an OpenAI route.
+///
+/// # Errors
+/// See [`AnswerError`]. An error object is no error here: it is in the facts.
+pub fn inspect_openai_answer(body: &[u8]) -> Result<AnswerFacts, AnswerError> {
+    let answer: Answer = parse(body)?;
+    let Answer { choices, usage: counts, error, detail, object, message, code } = answer;
+    let fields = [("error", error), ("detail", detail), ("object", object), ("message", message), ("code", code)];
+    let mut facts = AnswerFacts { error: error_of(fields), ..AnswerFacts::default() };
+    for choice in choices.unwrap_or_default() {
+        let index = finish::index(choice.index.as_ref());
+        if let Some((finish, abort)) = finish::read(index, choice.finish_reason.as_ref()) {
+            openai::note(&finish.reason, abort, &mut facts.error, &mut facts.abort);
+            facts.finishes.push(finish);
+        }
+    }
+    facts.usage = counts.as_ref().and_then(usage);
+    Ok(facts)
+}
+
+/// Facts of an answer of `/generate`: an object, or a list of them for a batch.
+///
+/// # Errors
+/// See [`AnswerError`].
+pub fn inspect_sglang_answer(body: &[u8]) -> Result<AnswerFacts, AnswerError> {
+    let items: Vec<Native> = match body.trim_ascii_start().first() {
+        Some(b'[') => parse(body)?,
+        _ => vec![parse(body)?],
+    };
+    let mut facts = AnswerFacts::default();
+    for (position, item) in items.into_iter().enumerate() {
+        if facts.error.is_none() {
+            facts.error = error_of([("error", item.error), ("detail", item.detail)]);
+        }
+        let Some(meta) = item.meta_info else { continue };
+        // A list is in the order of its prompts; `index` is there in streams only.
+        let index = match &item.index {
+            Some(_) => finish::index(item.index.as_ref()),
+            None => u32::try_from(position).unwrap_or(u32::MAX),
+        };
+        facts.usage = add(facts.usage, meta_usage(&meta));
+        if let Some((finish, abort)) = finish::read(index, meta.finish_reason.as_ref()) {
+            openai::note(&finish.reason, abort, &mut facts.error, &mut facts.abort);
+            facts.finishes.push(finish);
+        }
+    }
+    Ok(facts)
+}
+
+fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, AnswerError> {
+    serde_json::from_slice(body).map_err(|e| match body.trim_ascii_start().first() {
+        None => AnswerError::Empty,
+        Some(b'<') => AnswerError::Html,
+        // A type that does not fit is a data error; then the text may still be JSON throughout.
+        Some(_) if e.is_data() && serde_json::from_slice::<IgnoredAny>(body).is_ok() => AnswerError::Shape,
+        Some(_) => AnswerError::NotJson(format!("line {}, column {}", e.line(), e.column())),
+    })
+}
+
+/// Hands the few fields that can make an error object to the reader of error objects.
+fn error_of<const N: usize>(fields: [(&str, Option<Value>); N]) -> Option<UpstreamError> {
+    let present = fields.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+    wire_error::read(&Value::Object(present.collect()))
+}
+
+fn usage(value: &Value) -> Option<Usage> {
+    let count = |key: &str| value.get(key).and_then(Value::as_u64);
+    let prompt_tokens = count("prompt_tokens")?;
+    Some(Usage {
+        prompt_tokens,
+        completion_tokens: count("completion_tokens").or_else(|| count("total_tokens")?.checked_sub(prompt_tokens))?,
+        cached_tokens: value.pointer("/prompt_tokens_details/cached_tokens").and_then(Value::as_u64),
+    })
+}
+
+fn meta_usage(meta: &Meta) -> Option<Usage> {
+    let count = |v: &Option<Value>| v.as_ref().and_then(Value::as_u64);
+    Some(Usage {
+        prompt_tokens: count(&meta.prompt_tokens)?,
+        completion_tokens: count(&meta.completion_tokens)?,
+        cached_tokens: count(&meta.cached_tokens),
+    })
+}
+
+fn add(a: Option<Usage>, b: Option<Usage>) -> Option<Usage> {
+    let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
+    Some(Usage {
+        prompt_tokens: a.prompt_tokens.saturating_add(b.prompt_tokens),
+        completion_tokens: a.completion_tokens.saturating_add(b.completion_tokens),
+        cached_tokens: a.cached_tokens.zip(b.cached_tokens).map(|(a, b)| a.saturating_add(b)),
+    })
+}
