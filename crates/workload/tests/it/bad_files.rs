@@ -1,0 +1,81 @@
+//! A broken trace is refused with file, line, column and what was expected.
+
+use plimsoll_workload::traces::{Format, Trace};
+use std::io::Write;
+use std::path::PathBuf;
+
+const ROW: &str = r#"{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]}"#;
+
+fn file(name: &str, content: &[u8]) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("plimsoll-workload-{}-{name}", std::process::id()));
+    std::fs::File::create(&path).unwrap().write_all(content).unwrap();
+    path
+}
+
+/// The complaint about a file of this content.
+fn complaint(name: &str, content: &[u8]) -> String {
+    let path = file(name, content);
+    let error = Trace::survey(&path, None).unwrap_err().to_string();
+    std::fs::remove_file(&path).unwrap();
+    assert!(error.starts_with(&path.display().to_string()), "{error}");
+    error[path.display().to_string().len()..].trim_start().to_owned()
+}
+
+#[test]
+fn each_complaint_names_its_place() {
+    let second = |line: &str| format!("{ROW}\n{line}\n").into_bytes();
+    let cases: [(&str, Vec<u8>, &str); 9] = [
+        ("empty", vec![], "line 1 column 1: the file is empty"),
+        ("csv", b"TIMESTAMP,ContextTokens\n".to_vec(), "line 1 column 1: not JSON; expected"),
+        ("other", b"{\"prompt\":\"hello\"}\n".to_vec(), "line 1 column 1: expected a JSON object with `hash_ids`"),
+        ("raw", b"{\"id\":\"x\",\"requests\":[]}\n".to_vec(), "line 1 column 1: this is the raw agentic trace"),
+        ("cut", second(&ROW[..40]), "line 2 column 40: EOF while parsing"),
+        ("type", second(&ROW.replace("600", "\"x\"")), "line 2 column 36: invalid type: string \"x\", expected u64"),
+        (
+            "count",
+            second(&ROW.replace("[0, 1]", "[0]")),
+            "line 2 column 59: 1 hash_ids for input_length 600; expected 2",
+        ),
+        ("utf8", [ROW.as_bytes(), b"\n\xff\xfe\n"].concat(), "line 2 column 1: not UTF-8"),
+        ("missing", second(r#"{"timestamp": 0}"#), "line 2 column 16: missing field `input_length`"),
+    ];
+    for (name, content, wanted) in cases {
+        let got = complaint(name, &content);
+        assert!(got.starts_with(wanted), "{name}: {got:?} does not start with {wanted:?}");
+    }
+}
+
+#[test]
+fn an_agentic_call_must_add_up() {
+    let session = r#"{"id":"a","block_size":64,"tool_tokens":64,"system_tokens":64,"reqs":[[0.0,1.0,0.0,200,5,"x","n",null,0,[[1,3]]],[1.0,1.0,0.0,264,5,"x","n",null,9,[[4,1]]]]}"#;
+    let got = complaint("agentic", session.as_bytes());
+    assert!(got.starts_with("line 1 column 1: call 1 lists 10 blocks of which 9 are kept; expected 4"), "{got}");
+}
+
+#[test]
+fn a_compressed_file_cut_short_is_an_error_and_not_an_end() {
+    let rows = format!("{ROW}\n").repeat(50_000);
+    let packed = zstd::encode_all(rows.as_bytes(), 1).unwrap();
+    let got = complaint("short.zst", &packed[..packed.len() / 2]);
+    assert!(got.contains("reading stopped") && got.contains("cut short"), "{got}");
+}
+
+#[test]
+fn compression_and_format_are_told_by_content() {
+    let rows = format!("{ROW}\n\n{ROW}\n");
+    for (name, content) in
+        [("plain.zst", rows.clone().into_bytes()), ("packed", zstd::encode_all(rows.as_bytes(), 1).unwrap())]
+    {
+        let path = file(name, &content);
+        let trace = Trace::open(&path).unwrap();
+        assert_eq!(trace.format(), Format::Mooncake);
+        assert_eq!(trace.map(Result::unwrap).count(), 2);
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let error = Trace::open(&PathBuf::from("no/such/trace.jsonl")).err().unwrap().to_string();
+    assert!(error.starts_with("no/such/trace.jsonl: cannot be read"), "{error}");
+}
