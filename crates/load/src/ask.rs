@@ -25,6 +25,19 @@ pub struct Charge {
     pub reserved_kv_tokens: u64,
 }
 
+impl Charge {
+    /// Largest count that is booked. A client may ask for any number of tokens; sums must not saturate, or they
+    /// could not be taken apart again. No engine holds as many.
+    pub const MAX_TOKENS: u64 = 1 << 40;
+
+    pub(crate) fn bounded(self) -> Self {
+        Charge {
+            uncached_prefill_tokens: self.uncached_prefill_tokens.min(Self::MAX_TOKENS),
+            reserved_kv_tokens: self.reserved_kv_tokens.min(Self::MAX_TOKENS),
+        }
+    }
+}
+
 /// Where should this attempt run?
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {

@@ -63,6 +63,11 @@ impl Instance {
         self.spec.ready && !self.draining
     }
 
+    /// Ranks that may be chosen.
+    pub(crate) fn serving_ranks(&self) -> &[RankState] {
+        &self.ranks[..self.rank_count()]
+    }
+
     pub(crate) fn refusing(&self, now: Nanos) -> bool {
         now < self.refused_until
     }
@@ -70,7 +75,7 @@ impl Instance {
     /// KV tokens a rank can hold, if anybody said.
     pub(crate) fn capacity_kv_tokens(&self, rank: &RankState) -> Option<u64> {
         rank.reported
-            .capacity_kv_tokens
+            .capacity_kv_tokens()
             .or_else(|| self.spec.capacity_kv_tokens.map(|c| c / u64::from(self.spec.ranks.max(1))))
     }
 

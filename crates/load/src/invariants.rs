@@ -64,7 +64,8 @@ impl Scheduler {
     }
 
     fn check_pools(&self) -> Result<(), String> {
-        for (model, pool) in self.pools.iter() {
+        for (_, pool) in self.pools.iter() {
+            let model = &pool.model;
             for &slot in &pool.members {
                 let serves = |i: &crate::instance::Instance| i.spec.models.iter().any(|m| m == model);
                 if !self.slots[slot].as_ref().is_some_and(serves) {
@@ -77,8 +78,10 @@ impl Scheduler {
                 return Err(format!("instance {id} is indexed at slot {slot}, which holds another"));
             };
             for model in &instance.spec.models {
-                let members =
-                    self.pools.get(model).map_or(0, |(_, p)| p.members.iter().filter(|&&s| s == slot).count());
+                let members = self
+                    .pools
+                    .find(model)
+                    .map_or(0, |p| self.pools.at(p).members.iter().filter(|&&s| s == slot).count());
                 if members != 1 {
                     return Err(format!("instance {id} is {members} times in the pool of {model}"));
                 }

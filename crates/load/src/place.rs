@@ -42,11 +42,12 @@ pub struct Candidate {
     /// KV capacity is unknown, or fits this request.
     pub has_room: bool,
     /// Handle for the scheduler.
-    pub(crate) slot: usize,
+    pub(crate) slot: u32,
 }
 
 impl Candidate {
     /// 0 is best. Refusing is worse than full: a full instance queues, a refusing one answers 429.
+    #[inline]
     pub(crate) const fn tier(&self) -> u8 {
         match (self.refusing, self.has_room) {
             (false, true) => 0,

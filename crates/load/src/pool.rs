@@ -1,24 +1,62 @@
 //! Which instances serve which model, as dense lists of slots: the choice walks indices and hashes no string per
 //! candidate. Lists change only with membership.
 
+use crate::instance::Instance;
+use crate::prefill_rate::median;
+use plimsoll_core::Nanos;
 use std::collections::BTreeMap;
+
+/// How long the peers' rate is kept before it is computed again.
+const PEER_RATE_FRESH: Nanos = Nanos::from_millis(100);
 
 /// Instances of one model.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pool {
+    pub model: String,
     /// Slots in the order they joined.
     pub members: Vec<usize>,
+    /// Median observed prefill rate of the members, and when it was computed.
+    peer_rate: Option<(Nanos, Option<f64>)>,
 }
 
+impl Pool {
+    /// Members with their slots.
+    pub(crate) fn instances<'a>(
+        &'a self,
+        slots: &'a [Option<Instance>],
+    ) -> impl Iterator<Item = (usize, &'a Instance)> {
+        self.members.iter().filter_map(|&slot| Some((slot, slots[slot].as_ref()?)))
+    }
+
+    /// Prefill rate to expect of a member that was never observed: the median of those that were, in tokens per
+    /// second, at most [`PEER_RATE_FRESH`] old. `None` while nobody was.
+    pub(crate) fn peer_rate(&mut self, slots: &[Option<Instance>], now: Nanos) -> Option<f64> {
+        if let Some((at, rate)) = self.peer_rate
+            && now.since(at) < PEER_RATE_FRESH
+        {
+            return rate;
+        }
+        let mut known: Vec<f64> = self.instances(slots).filter_map(|(_, i)| i.rate.tokens_per_s()).collect();
+        let rate = (!known.is_empty()).then(|| median(&mut known));
+        self.peer_rate = Some((now, rate));
+        rate
+    }
+}
+
+/// All pools. A pool lives as long as it has members.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pools {
-    by_model: BTreeMap<String, Pool>,
+    by_model: BTreeMap<String, usize>,
+    list: Vec<Pool>,
+    free: Vec<usize>,
 }
 
 impl Pools {
     pub(crate) fn join(&mut self, slot: usize, models: &[String]) {
         for model in models {
-            let pool = self.by_model.entry(model.clone()).or_default();
+            let index = self.by_model.get(model).copied().unwrap_or_else(|| self.add(model));
+            let pool = &mut self.list[index];
+            pool.peer_rate = None;
             if !pool.members.contains(&slot) {
                 pool.members.push(slot);
             }
@@ -27,27 +65,57 @@ impl Pools {
 
     pub(crate) fn leave(&mut self, slot: usize, models: &[String]) {
         for model in models {
-            let Some(pool) = self.by_model.get_mut(model) else { continue };
+            let Some(&index) = self.by_model.get(model) else { continue };
+            let pool = &mut self.list[index];
+            pool.peer_rate = None;
             pool.members.retain(|&member| member != slot);
             if pool.members.is_empty() {
+                *pool = Pool::default();
                 self.by_model.remove(model);
+                self.free.push(index);
             }
         }
+    }
+
+    /// Index for [`Pools::at`]; valid until membership changes.
+    pub(crate) fn find(&self, model: &str) -> Option<usize> {
+        self.by_model.get(model).copied()
+    }
+
+    pub(crate) fn at(&self, index: usize) -> &Pool {
+        &self.list[index]
+    }
+
+    pub(crate) fn at_mut(&mut self, index: usize) -> &mut Pool {
+        &mut self.list[index]
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.by_model.is_empty()
     }
 
-    pub(crate) fn get(&self, model: &str) -> Option<(&str, &Pool)> {
-        self.by_model.get_key_value(model).map(|(name, pool)| (name.as_str(), pool))
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Pool)> {
-        self.by_model.iter().map(|(name, pool)| (name.as_str(), pool))
+    /// Pools with their indices, by model name.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Pool)> {
+        self.by_model.values().map(|&index| (index, &self.list[index]))
     }
 
     pub(crate) fn models(&self) -> Vec<String> {
         self.by_model.keys().cloned().collect()
+    }
+
+    fn add(&mut self, model: &str) -> usize {
+        let pool = Pool { model: model.to_owned(), ..Pool::default() };
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.list[index] = pool;
+                index
+            }
+            None => {
+                self.list.push(pool);
+                self.list.len() - 1
+            }
+        };
+        self.by_model.insert(model.to_owned(), index);
+        index
     }
 }

@@ -15,20 +15,28 @@ use plimsoll_core::{LoadReport, Nanos};
 /// Load of others on one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Foreign {
-    pub requests: Option<f64>,
-    pub prefill_tokens: Option<f64>,
-    pub kv_tokens: Option<f64>,
+    pub requests: f64,
+    pub prefill_tokens: f64,
+    pub kv_tokens: f64,
+}
+
+/// Which fields of [`Foreign`] the engine gave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    pub requests: bool,
+    pub prefill_tokens: bool,
+    pub kv_tokens: bool,
 }
 
 /// The last report of one rank, already reduced to what exceeds the ledger.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reported {
     received: Option<Nanos>,
-    requests: Option<f64>,
-    prefill_tokens: Option<f64>,
-    kv_tokens: Option<f64>,
+    /// Zero where not known: nothing is added then.
+    beyond: Foreign,
+    known: Known,
     /// Kept from the newest report that named it: a capacity does not age.
-    pub capacity_kv_tokens: Option<u64>,
+    capacity_kv_tokens: Option<u64>,
 }
 
 impl Reported {
@@ -38,41 +46,53 @@ impl Reported {
         if self.received.is_some_and(|last| received < last) {
             return;
         }
-        let beyond = |reported: Option<u64>, own: u64| reported.map(|r| r.saturating_sub(own) as f64);
+        let beyond = |reported: Option<u64>, own: u64| reported.unwrap_or(0).saturating_sub(own) as f64;
         let requests = match (report.running_requests, report.waiting_requests) {
             (None, None) => None,
             (running, waiting) => Some(running.unwrap_or(0).saturating_add(waiting.unwrap_or(0))),
         };
         self.received = Some(received);
-        self.requests = beyond(requests, u64::from(own.requests));
-        self.prefill_tokens = beyond(report.waiting_uncached_tokens, own.uncached_prefill_tokens);
-        self.kv_tokens = beyond(report.used_kv_tokens, own.reserved_kv_tokens);
+        self.beyond = Foreign {
+            requests: beyond(requests, u64::from(own.requests)),
+            prefill_tokens: beyond(report.waiting_uncached_tokens, own.uncached_prefill_tokens),
+            kv_tokens: beyond(report.used_kv_tokens, own.reserved_kv_tokens),
+        };
+        self.known = Known {
+            requests: requests.is_some(),
+            prefill_tokens: report.waiting_uncached_tokens.is_some(),
+            kv_tokens: report.used_kv_tokens.is_some(),
+        };
         self.capacity_kv_tokens = report.capacity_kv_tokens.filter(|&c| c > 0).or(self.capacity_kv_tokens);
     }
 
-    /// Weight of the report at `now`: 1 when just received, 0 from `stale` on or without a report.
-    pub(crate) fn trust(&self, now: Nanos, stale: Nanos) -> f64 {
-        let Some(received) = self.received else { return 0.0 };
-        if stale == Nanos::ZERO {
-            return 0.0;
+    /// Foreign load at `now`, weighted with trust: 1 for a report just received, falling to 0 at the age whose inverse
+    /// is given, in 1/ns. All zero without a report.
+    #[inline]
+    pub(crate) fn foreign(&self, now: Nanos, per_stale: f64) -> Foreign {
+        let Some(received) = self.received else { return Foreign::default() };
+        let trust = (1.0 - now.since(received).0 as f64 * per_stale).max(0.0);
+        Foreign {
+            requests: self.beyond.requests * trust,
+            prefill_tokens: self.beyond.prefill_tokens * trust,
+            kv_tokens: self.beyond.kv_tokens * trust,
         }
-        (1.0 - now.since(received).0 as f64 / stale.0 as f64).max(0.0)
     }
 
-    /// Trusted foreign load at `now`. Without a trusted report every field is unknown.
-    pub(crate) fn foreign(&self, now: Nanos, stale: Nanos) -> Foreign {
-        let trust = self.trust(now, stale);
-        if trust <= 0.0 {
-            return Foreign::default();
-        }
-        Foreign {
-            requests: self.requests.map(|x| x * trust),
-            prefill_tokens: self.prefill_tokens.map(|x| x * trust),
-            kv_tokens: self.kv_tokens.map(|x| x * trust),
-        }
+    /// Which fields are known at `now`: given by a report that is not stale.
+    pub(crate) fn known(&self, now: Nanos, stale: Nanos) -> Known {
+        if self.age(now).is_some_and(|age| age < stale) { self.known } else { Known::default() }
     }
 
     pub(crate) fn age(&self, now: Nanos) -> Option<Nanos> {
         self.received.map(|r| now.since(r))
     }
+
+    pub(crate) fn capacity_kv_tokens(&self) -> Option<u64> {
+        self.capacity_kv_tokens
+    }
+}
+
+/// `1 / stale` for [`Reported::foreign`]; with no trusted age at all nothing is believed.
+pub(crate) fn per_stale(stale: Nanos) -> f64 {
+    if stale == Nanos::ZERO { f64::INFINITY } else { 1.0 / stale.0 as f64 }
 }

@@ -194,6 +194,11 @@ impl Scheduler {
         }
     }
 
+    /// See [`crate::reconcile::per_stale`].
+    fn per_stale(&self) -> f64 {
+        crate::reconcile::per_stale(self.config.report_stale)
+    }
+
     fn instance_mut(&mut self, id: InstanceId) -> Option<&mut Instance> {
         let slot = *self.index.get(&id)?;
         self.slots[slot].as_mut()

@@ -17,9 +17,9 @@ impl Scheduler {
     /// Whether a model can be served now, and what keeps the others out.
     #[must_use]
     pub fn model_status(&self, model: &str) -> ModelStatus {
-        let Some((_, pool)) = self.pools.get(model) else { return ModelStatus::default() };
+        let Some(pool) = self.pools.find(model) else { return ModelStatus::default() };
         let mut status = ModelStatus::default();
-        for instance in pool.members.iter().filter_map(|&slot| self.slots[slot].as_ref()) {
+        for (_, instance) in self.pools.at(pool).instances(&self.slots) {
             // A half-open instance serves, even while its trials are taken.
             match instance.obstacle(instance.health.state() == HealthState::HalfOpen) {
                 None => status.serving = true,
@@ -51,15 +51,16 @@ impl Scheduler {
 
     fn instance_view(&self, instance: &Instance, now: Nanos) -> InstanceView {
         let ranks = instance.ranks.iter().enumerate().map(|(index, rank)| {
-            let foreign = rank.reported.foreign(now, self.config.report_stale);
+            let foreign = rank.reported.foreign(now, self.per_stale());
+            let known = rank.reported.known(now, self.config.report_stale);
             RankLoad {
                 rank: Rank(index as u16),
                 requests: rank.own.requests,
                 uncached_prefill_tokens: rank.own.uncached_prefill_tokens,
                 reserved_kv_tokens: rank.own.reserved_kv_tokens,
-                foreign_requests: foreign.requests,
-                foreign_prefill_tokens: foreign.prefill_tokens,
-                foreign_kv_tokens: foreign.kv_tokens,
+                foreign_requests: known.requests.then_some(foreign.requests),
+                foreign_prefill_tokens: known.prefill_tokens.then_some(foreign.prefill_tokens),
+                foreign_kv_tokens: known.kv_tokens.then_some(foreign.kv_tokens),
                 capacity_kv_tokens: instance.capacity_kv_tokens(rank),
                 report_age: rank.reported.age(now),
             }

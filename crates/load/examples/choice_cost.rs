@@ -1,0 +1,73 @@
+//! Prints what one `place()` costs: median and 99th percentile in nanoseconds per policy and fleet size.
+//!
+//! `cargo run --release -p plimsoll-load --example choice_cost`. The budget of the request path is 10 us at 1,024
+//! engines. Every instance has reported load and has a learnt rate, and about two requests are in flight on each.
+
+use plimsoll_core::{EngineKind, InstanceId, LegRole, LoadReport, Nanos, RequestId};
+use plimsoll_load::{Ask, AttemptEnd, Charge, InstanceSpec, PolicyKind, Scheduler, SchedulerConfig, Ticket};
+use std::collections::VecDeque;
+use std::time::Instant;
+
+const CHOICES: u64 = 20_000;
+
+fn main() {
+    println!("{:>14} {:>9} {:>12} {:>12}", "policy", "engines", "median ns", "p99 ns");
+    for policy in [PolicyKind::LeastWait, PolicyKind::RoundRobin, PolicyKind::PowerOfTwo] {
+        for engines in [2_u32, 64, 1_024] {
+            let mut costs = measure(policy, engines);
+            costs.sort_unstable();
+            let at = |q: usize| costs[costs.len() * q / 100];
+            println!("{:>14} {engines:>9} {:>12} {:>12}", format!("{policy:?}"), at(50), at(99));
+        }
+    }
+}
+
+fn measure(policy: PolicyKind, engines: u32) -> Vec<u64> {
+    let mut scheduler = Scheduler::new(SchedulerConfig { policy, ..SchedulerConfig::default() });
+    let start = Nanos::from_secs(1);
+    for id in (0..engines).map(InstanceId) {
+        let models = vec!["model".to_owned(), format!("adapter-{}", id.0 % 7)];
+        let capacity_kv_tokens = Some(1_000_000);
+        let spec = InstanceSpec { models, kind: EngineKind::Sglang, ranks: 1, capacity_kv_tokens, ready: true };
+        scheduler.add_instance(id, spec);
+        scheduler.probe_ok(id, start);
+        let report = LoadReport {
+            received: start,
+            running_requests: Some(u64::from(id.0 % 5)),
+            waiting_uncached_tokens: Some(u64::from(id.0 % 3) * 700),
+            used_kv_tokens: Some(50_000),
+            ..LoadReport::default()
+        };
+        scheduler.report(id, report, start);
+    }
+    let mut running: VecDeque<Ticket> = VecDeque::new();
+    let mut costs = Vec::with_capacity(CHOICES as usize);
+    for step in 0..CHOICES {
+        let now = start + Nanos(step * 100_000);
+        let ask = Ask {
+            request: RequestId(u128::from(step)),
+            attempt: 0,
+            leg: 0,
+            role: LegRole::Unified,
+            model: Some("model"),
+            kinds: None,
+            charge: Charge { uncached_prefill_tokens: 500 + step % 1_500, reserved_kv_tokens: 3_000 },
+            exclude: &[],
+        };
+        let before = Instant::now();
+        let placed = scheduler.place(now, &ask);
+        costs.push(before.elapsed().as_nanos() as u64);
+        running.extend(placed.map(|p| p.ticket));
+        if running.len() > engines as usize
+            && let Some(&ticket) = running.get(running.len() - engines as usize)
+        {
+            scheduler.first_token(ticket, now);
+        }
+        if running.len() > 2 * engines as usize
+            && let Some(ticket) = running.pop_front()
+        {
+            scheduler.settle(ticket, now, AttemptEnd::Ok);
+        }
+    }
+    costs
+}

@@ -1,0 +1,57 @@
+//! The candidates that go into the decision record.
+
+use crate::place::Candidate;
+use crate::verdict::Scored;
+use smallvec::SmallVec;
+
+/// Most candidates ever recorded, whatever the settings say.
+const MAX_RECORDED: usize = 64;
+
+/// The best `limit` candidates by tier, then wait; the chosen one always among them. The first `best_tier` are of
+/// the best tier, so the others matter only where those are too few.
+pub(super) fn best(all: &[Candidate], best_tier: usize, chosen: usize, limit: usize) -> Vec<Scored> {
+    let limit = limit.min(MAX_RECORDED).min(all.len());
+    if limit == 0 {
+        return Vec::new();
+    }
+    let mut best: SmallVec<[usize; 16]> = SmallVec::new();
+    let within = if best_tier < limit { all.len() } else { best_tier };
+    let mut worst_s = f64::INFINITY;
+    for (index, candidate) in all[..within].iter().enumerate() {
+        if best.len() == limit {
+            // Beyond the first tier only where the record has room, so a full record compares waits alone.
+            if index < best_tier && candidate.expected_wait_s >= worst_s {
+                continue;
+            }
+            if !before(all, index, best[limit - 1]) {
+                continue;
+            }
+            best.pop();
+        }
+        let at = best.iter().position(|&held| before(all, index, held)).unwrap_or(best.len());
+        best.insert(at, index);
+        if best.len() == limit {
+            worst_s = all[best[limit - 1]].expected_wait_s;
+        }
+    }
+    if !best.contains(&chosen) {
+        best.pop();
+        best.push(chosen);
+    }
+    best.iter().map(|&index| scored(&all[index])).collect()
+}
+
+fn before(all: &[Candidate], a: usize, b: usize) -> bool {
+    let (a, b) = (&all[a], &all[b]);
+    a.tier().cmp(&b.tier()).then(a.expected_wait_s.total_cmp(&b.expected_wait_s)).is_lt()
+}
+
+fn scored(candidate: &Candidate) -> Scored {
+    Scored {
+        target: candidate.target,
+        expected_wait_s: candidate.expected_wait_s,
+        requests: candidate.requests.round() as u32,
+        uncached_prefill_tokens: candidate.uncached_prefill_tokens.round() as u64,
+        reserved_kv_tokens: candidate.reserved_kv_tokens.round() as u64,
+    }
+}
