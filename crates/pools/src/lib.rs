@@ -1,9 +1,19 @@
 //! Clients of stock engines: connections, probing, load reports, aborts.
 
+pub mod abort;
+pub mod adapter;
+pub mod capability;
 pub mod chunk;
 pub mod http;
-
+pub mod loads;
+mod openai;
+pub mod probe;
 pub mod prometheus;
+mod sglang;
+mod vllm;
+
+#[cfg(test)]
+mod scripted;
 
 /// The recordings of real engines (`PLIMSOLL_SHARED`), or `None` with a line that names what was skipped.
 #[cfg(test)]
