@@ -4,7 +4,7 @@ use super::ProbeError;
 use crate::http::{CallAnswer, CallError, Endpoint, Key};
 use http::{Method, StatusCode};
 use serde_json::Value;
-use std::cell::Cell;
+use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
 /// `/openapi.json` of vLLM is about 400 kB, its `/metrics` with many models some MB.
@@ -66,17 +66,34 @@ impl Answer {
     }
 }
 
+/// A value noted while asking. Not a `Cell`, since probes run on any thread.
+struct Note<T>(Mutex<T>);
+
+impl<T: Copy> Note<T> {
+    fn new(value: T) -> Self {
+        Note(Mutex::new(value))
+    }
+
+    fn get(&self) -> T {
+        *self.0.lock()
+    }
+
+    fn set(&self, value: T) {
+        *self.0.lock() = value;
+    }
+}
+
 /// Asks one engine, until the deadline of the whole probe.
 pub(crate) struct Asker<'a> {
     pub(crate) endpoint: &'a Endpoint,
     end: Instant,
     /// Any answer at all was seen.
-    heard: Cell<bool>,
-    failures: Cell<u32>,
+    heard: Note<bool>,
+    failures: Note<u32>,
     /// A 2xx, or a 4xx that is no refusal of the key, was seen.
-    answered: Cell<bool>,
-    denied: Cell<Option<(&'static str, u16)>>,
-    failing: Cell<Option<(&'static str, u16)>>,
+    answered: Note<bool>,
+    denied: Note<Option<(&'static str, u16)>>,
+    failing: Note<Option<(&'static str, u16)>>,
 }
 
 impl<'a> Asker<'a> {
@@ -84,11 +101,11 @@ impl<'a> Asker<'a> {
         Asker {
             endpoint,
             end: Instant::now() + deadline,
-            heard: Cell::new(false),
-            failures: Cell::new(0),
-            answered: Cell::new(false),
-            denied: Cell::new(None),
-            failing: Cell::new(None),
+            heard: Note::new(false),
+            failures: Note::new(0),
+            answered: Note::new(false),
+            denied: Note::new(None),
+            failing: Note::new(None),
         }
     }
 

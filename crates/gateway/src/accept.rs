@@ -1,0 +1,288 @@
+//! The client's side of a request: who, what, how large, and the answer's shape.
+
+use crate::api_error::ApiError;
+use crate::begin::{Begun, begin};
+use crate::body::GatewayBody;
+use crate::flow::{Accepted, Flow, Route};
+use crate::headers::{self, ENGINE, MODEL, REQUEST_ID, TRACEPARENT};
+use crate::listing;
+use crate::read_body::read_body;
+use crate::record::DecisionRecord;
+use crate::relay::{KEEP_ALIVE, Relay, pass};
+use crate::state::{Shared, class_rules};
+use crate::trace_context::TraceContext;
+use bytes::Bytes;
+use futures_core::Stream;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use plimsoll_core::{ErrorCode, InstanceId, RequestId};
+use plimsoll_load::Charge;
+use plimsoll_protocol::request::{PromptSize, scan};
+use plimsoll_traffic::class::classify;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Answers one request on the clients' listener.
+pub async fn serve(shared: Arc<Shared>, request: Request<Incoming>) -> Response<GatewayBody> {
+    let id = uuid::Uuid::now_v7();
+    let (request_id, refused) = match headers::client_request_id(request.headers()) {
+        Ok(Some(given)) => (given, None),
+        Ok(None) => (own_id(&id), None),
+        Err(error) => (own_id(&id), Some(error)),
+    };
+    let answered = match refused {
+        Some(error) => Err(error),
+        None => dispatch(&shared, request, RequestId(id.as_u128()), &request_id).await,
+    };
+    let mut response = answered.unwrap_or_else(|error| {
+        shared.metrics.error(error.code);
+        error.into_response()
+    });
+    response.headers_mut().insert(REQUEST_ID, request_id);
+    response
+}
+
+fn own_id(id: &uuid::Uuid) -> HeaderValue {
+    HeaderValue::from_str(&id.simple().to_string()).unwrap_or_else(|_| HeaderValue::from_static(""))
+}
+
+async fn dispatch(
+    shared: &Arc<Shared>,
+    request: Request<Incoming>,
+    id: RequestId,
+    request_id: &HeaderValue,
+) -> Result<Response<GatewayBody>, ApiError> {
+    let path = request.uri().path();
+    if let Some(route) = Route::find(path) {
+        if request.method() != Method::POST {
+            return Err(method_not_allowed("POST"));
+        }
+        return generation(shared, request, route, id, request_id).await;
+    }
+    if !listing::is_path(path) {
+        return Err(ApiError::new(ErrorCode::NotFound, "no such path; see the API reference for those that exist"));
+    }
+    if request.method() != Method::GET && request.method() != Method::HEAD {
+        return Err(method_not_allowed("GET"));
+    }
+    listing::answer(shared, &request)
+}
+
+fn method_not_allowed(allow: &'static str) -> ApiError {
+    ApiError { allow: Some(allow), ..ApiError::new(ErrorCode::MethodNotAllowed, format!("use {allow} on this path")) }
+}
+
+async fn generation(
+    shared: &Arc<Shared>,
+    request: Request<Incoming>,
+    route: Route,
+    id: RequestId,
+    request_id: &HeaderValue,
+) -> Result<Response<GatewayBody>, ApiError> {
+    let (started, started_wall) = (Instant::now(), SystemTime::now());
+    let settings = shared.settings.load_full();
+    let (head, body) = request.into_parts();
+    let keys = shared.keys.load_full();
+    let tenant = keys.tenant(&head.headers)?;
+    if shared.stopping() {
+        return Err(ApiError::new(ErrorCode::ShuttingDown, "this gateway is stopping, use another one").retry_after(1));
+    }
+    let deadline_ms = headers::deadline_ms(&head.headers)?.unwrap_or(u64::MAX).min(settings.limits.request_timeout_ms);
+    let mut hold = shared.bodies.hold();
+    let body = read_body(&settings.limits, &head.headers, body, &mut hold).await?;
+    let facts = scan(route.api, &body)?;
+    let model = match (&facts.model, head.headers.get(&MODEL)) {
+        (Some(model), _) => Some(model.clone()),
+        (None, Some(named)) => Some(named.to_str().map(str::to_owned).map_err(|_| {
+            ApiError::new(ErrorCode::InvalidHeader, "`x-plimsoll-model` must be printable ASCII")
+        })?),
+        (None, None) => None,
+    };
+    let prompt_tokens = shared.token_estimate.tokens(facts.prompt);
+    let verdict = classify(&class_rules(&settings), prompt_tokens, None);
+    let output_tokens = facts.max_output_tokens.unwrap_or(settings.policy.assumed_output_tokens);
+    let charge = Charge {
+        uncached_prefill_tokens: prompt_tokens,
+        reserved_kv_tokens: prompt_tokens.saturating_add(output_tokens.saturating_mul(facts.sequences)),
+    };
+    let trace = trace_context(&head.headers, settings.telemetry.trace_fraction);
+    let mut towards = headers::towards_engine(&head.headers, keys.required());
+    towards.insert(REQUEST_ID, request_id.clone());
+    shared.retry_budget.lock().on_request();
+    let record = shared.decisions.open(DecisionRecord {
+        id: id.to_string(),
+        request_id: request_id.to_str().unwrap_or_default().to_owned(),
+        arrival_unix_ms: started_wall
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX)),
+        tenant: tenant.clone(),
+        route: route.path,
+        model: model.clone(),
+        stream: facts.stream,
+        class: verdict.class,
+        class_rule: verdict.rule,
+        prompt_tokens,
+        prompt_tokens_exact: matches!(facts.prompt, PromptSize::Tokens(_)),
+        reserved_kv_tokens: charge.reserved_kv_tokens,
+        attempts: Vec::new(),
+        outcome: None,
+        error_code: None,
+        status: None,
+        reported_prompt_tokens: None,
+        cached_tokens: None,
+        output_tokens: None,
+        ttft_ms: None,
+        longest_gap_ms: None,
+        total_ms: None,
+        trace_id: format!("{:032x}", trace.trace_id),
+    });
+    let stream = facts.stream;
+    let keep_alive = Duration::from_millis(settings.streams.keep_alive_ms);
+    let flow = Flow::new(Accepted {
+        shared: shared.clone(),
+        deadline: tokio::time::Instant::now() + Duration::from_millis(deadline_ms),
+        target: head.uri.path_and_query().map_or(route.path, |t| t.as_str()).to_owned(),
+        settings,
+        id,
+        route,
+        facts,
+        model,
+        body,
+        hold,
+        headers: towards,
+        tenant,
+        class: verdict.class,
+        charge,
+        started,
+        started_wall,
+        trace,
+        record,
+    });
+    Ok(answer(flow, stream, keep_alive).await)
+}
+
+type Beginning = Pin<Box<dyn Future<Output = (Flow, Result<Begun, ApiError>)> + Send>>;
+
+/// Waits for something to send. A stream whose engine stays silent past the keep-alive interval is begun without it:
+/// from then on comments keep the connection, and an error becomes an event. Other engines can still be tried, since
+/// a comment is no answer.
+async fn answer(flow: Flow, stream: bool, keep_alive: Duration) -> Response<GatewayBody> {
+    let mut beginning: Beginning = Box::pin(begin(flow));
+    if !stream {
+        let (flow, begun) = beginning.await;
+        return respond(flow, begun);
+    }
+    match tokio::time::timeout(keep_alive, &mut beginning).await {
+        Ok((flow, begun)) => respond(flow, begun),
+        Err(_) => {
+            let mut response = Response::new(GatewayBody::stream(patient(beginning, keep_alive)));
+            stream_headers(response.headers_mut());
+            response
+        }
+    }
+}
+
+fn respond(mut flow: Flow, begun: Result<Begun, ApiError>) -> Response<GatewayBody> {
+    match begun {
+        // The error has been counted when the flow was ended by it.
+        Err(error) => error.into_response(),
+        Ok(Begun::Whole { status, headers, body }) => {
+            let engine = flow.record.lock().attempts.last().map(|a| a.engine);
+            whole_response(&mut flow, engine, status, &headers, GatewayBody::full(body))
+        }
+        Ok(Begun::Unchecked { attempt, exchange }) => {
+            let (status, headers, engine) = (exchange.status, exchange.headers.clone(), attempt.engine.id);
+            let mut response = Response::new(GatewayBody::full(Bytes::new()));
+            copy_head(&mut response, status, &headers, Some(engine));
+            *response.body_mut() = GatewayBody::stream(pass(flow, attempt, exchange));
+            response
+        }
+        Ok(Begun::Stream(start)) => {
+            let (headers, engine) = (start.exchange.headers.clone(), start.attempt.engine.id);
+            let mut response = Response::new(GatewayBody::stream(Relay::new(flow, *start).into_stream()));
+            copy_head(&mut response, StatusCode::OK, &headers, Some(engine));
+            stream_headers(response.headers_mut());
+            response
+        }
+    }
+}
+
+fn whole_response(
+    _flow: &mut Flow,
+    engine: Option<InstanceId>,
+    status: StatusCode,
+    headers: &HeaderMap,
+    body: GatewayBody,
+) -> Response<GatewayBody> {
+    let mut response = Response::new(body);
+    copy_head(&mut response, status, headers, engine);
+    response
+}
+
+fn copy_head(
+    response: &mut Response<GatewayBody>,
+    status: StatusCode,
+    headers: &HeaderMap,
+    engine: Option<InstanceId>,
+) {
+    *response.status_mut() = status;
+    *response.headers_mut() = headers::towards_client(headers);
+    if let Some(engine) = engine {
+        response.headers_mut().insert(ENGINE, HeaderValue::from(engine.0));
+    }
+}
+
+fn stream_headers(headers: &mut HeaderMap) {
+    headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("text/event-stream"));
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache"));
+    // nginx in front of this would otherwise collect the stream.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+}
+
+/// Comments until there is something, then that.
+fn patient(beginning: Beginning, keep_alive: Duration) -> impl Stream<Item = Bytes> + Send {
+    async_stream::stream! {
+        let mut beginning = beginning;
+        yield KEEP_ALIVE;
+        let (flow, begun) = loop {
+            match tokio::time::timeout(keep_alive, &mut beginning).await {
+                Ok(done) => break done,
+                Err(_) => yield KEEP_ALIVE,
+            }
+        };
+        match begun {
+            Err(error) => yield error.into_event(),
+            Ok(Begun::Stream(start)) => {
+                let mut relay = std::pin::pin!(Relay::new(flow, *start).into_stream());
+                while let Some(bytes) = std::future::poll_fn(|cx| Stream::poll_next(relay.as_mut(), cx)).await {
+                    yield bytes;
+                }
+            }
+            // The engine answered a streaming request with something else: its words, as an event.
+            Ok(Begun::Whole { status, body, .. }) if !status.is_success() => {
+                let said = plimsoll_pools::chunk::inspect_error_body(&body);
+                yield ApiError::new(ErrorCode::InvalidRequest, crate::begin::bounded(&said.message)).into_event();
+            }
+            Ok(Begun::Whole { body, .. }) => {
+                yield Bytes::from_static(b"data: ");
+                yield body;
+                yield Bytes::from_static(b"\n\ndata: [DONE]\n\n");
+            }
+            Ok(Begun::Unchecked { .. }) => {
+                let message = "the engine answered a streaming request with one large body";
+                yield ApiError::new(ErrorCode::EngineBadResponse, message).into_event();
+            }
+        }
+    }
+}
+
+fn trace_context(headers: &HeaderMap, fraction: f64) -> TraceContext {
+    let random = uuid::Uuid::new_v4().as_u128();
+    let span = uuid::Uuid::new_v4().as_u64_pair().1;
+    // The low bits of a random id decide; no second draw is needed.
+    let sample = (random as u32 as f64) < fraction * f64::from(u32::MAX);
+    TraceContext::continue_or_start(headers.get(&TRACEPARENT), (random, span), sample)
+}

@@ -1,0 +1,185 @@
+//! One attempt on one engine: its ledger entry, its id there, and the promise that it ends exactly once.
+//!
+//! Whatever happens to a request (finish, error, client gone, engine removed, panic), the attempt is either ended by
+//! name or dropped. Dropping settles the ledger as cancelled and aborts on the engine, so no path can forget it.
+
+use crate::fleet::EngineHandle;
+use crate::metrics::EngineWord;
+use crate::record::RecordCell;
+use crate::state::Shared;
+use plimsoll_core::Nanos;
+use plimsoll_load::{AttemptEnd, HealthState, Placed, Ticket};
+use plimsoll_pools::abort::{AbortedBy, abort};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Longest time an abort call may take.
+const ABORT_DEADLINE: Duration = Duration::from_secs(2);
+
+/// One leg of one try.
+pub struct Attempt {
+    shared: Arc<Shared>,
+    pub engine: Arc<EngineHandle>,
+    ticket: Ticket,
+    /// Index in the decision record.
+    index: usize,
+    record: RecordCell,
+    /// Id the engine knows it by: fixed length, unique per try, never the prefix of another.
+    pub rid: String,
+    /// Prompts in a batched request: the engine names the children `{rid}_{i}`.
+    children: u64,
+    health: watch::Receiver<HealthState>,
+    /// Placed although its engine is out, since all are: its ejection is no news.
+    panic: bool,
+    had_first_token: bool,
+    /// The request has been handed to a socket: there may be something to abort.
+    sent: bool,
+    ended: bool,
+}
+
+impl Attempt {
+    pub fn new(
+        shared: &Arc<Shared>,
+        engine: Arc<EngineHandle>,
+        placed: &Placed,
+        record: RecordCell,
+        index: usize,
+        rid: String,
+        children: u64,
+    ) -> Self {
+        let health = engine.watch_health();
+        Attempt {
+            shared: shared.clone(),
+            engine,
+            ticket: placed.ticket,
+            index,
+            record,
+            rid,
+            children,
+            health,
+            panic: placed.panic,
+            had_first_token: false,
+            sent: false,
+            ended: false,
+        }
+    }
+
+    /// The request goes to the socket now.
+    pub fn mark_sent(&mut self) {
+        self.sent = true;
+    }
+
+    /// Gives the try a new id after telling the engine to stop whatever runs under the old one.
+    pub fn replace_rid(&mut self) {
+        self.abort();
+        self.rid = new_rid();
+        let mut record = self.record.lock();
+        if let Some(attempt) = record.attempts.get_mut(self.index) {
+            attempt.rid.clone_from(&self.rid);
+        }
+    }
+
+    /// The engine has produced something: its prefill is over.
+    pub fn first_token(&mut self) {
+        if !std::mem::replace(&mut self.had_first_token, true) {
+            self.shared.first_token(self.ticket);
+        }
+    }
+
+    /// A stream moved: the engine lives.
+    pub fn moved(&self, now: Nanos) {
+        self.engine.moved(now);
+    }
+
+    /// Ends it; the engine has nothing left to do for it.
+    pub fn end(mut self, end: AttemptEnd, error: Option<String>) {
+        self.settle(end, error);
+    }
+
+    /// Ends it and tells the engine to stop.
+    pub fn end_and_abort(mut self, end: AttemptEnd, error: Option<String>) {
+        self.settle(end, error);
+        self.abort();
+    }
+
+    /// Waits until the engine is taken out. Never returns for an attempt placed in panic.
+    pub async fn ejected(&mut self) {
+        if self.panic {
+            return std::future::pending().await;
+        }
+        loop {
+            if *self.health.borrow_and_update() == HealthState::Ejected {
+                return;
+            }
+            if self.health.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    fn settle(&mut self, end: AttemptEnd, error: Option<String>) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        self.shared.settle(self.ticket, end);
+        let result = end_word(end);
+        self.shared.metrics.attempts.get_or_create(&EngineWord { engine: self.engine.id.0, result }).inc();
+        let mut record = self.record.lock();
+        if let Some(attempt) = record.attempts.get_mut(self.index) {
+            attempt.end = Some(result);
+            attempt.error = error;
+        }
+    }
+
+    fn abort(&self) {
+        let Some(capability) = self.engine.capability.load_full().filter(|_| self.sent) else { return };
+        // Outside a runtime (process ending) closing the socket is all that can be done.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let rids = if self.children > 1 {
+            (0..self.children).map(|i| format!("{}_{i}", self.rid)).collect()
+        } else {
+            vec![self.rid.clone()]
+        };
+        let (engine, shared) = (self.engine.clone(), self.shared.clone());
+        runtime.spawn(async move {
+            let report = abort(&engine.endpoint, &capability, &rids, ABORT_DEADLINE).await;
+            let result = match (report.by, report.failure) {
+                (_, Some(failure)) => {
+                    tracing::debug!(engine = %engine.id, failure, "an abort was not taken");
+                    "failed"
+                }
+                (AbortedBy::Call, None) => "called",
+                (AbortedBy::Disconnect, None) => "disconnected",
+            };
+            shared.metrics.aborts.get_or_create(&EngineWord { engine: engine.id.0, result }).inc();
+        });
+    }
+}
+
+/// 32 hex digits, time-ordered and unique.
+#[must_use]
+pub fn new_rid() -> String {
+    uuid::Uuid::now_v7().simple().to_string()
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.settle(AttemptEnd::Cancelled, None);
+            self.abort();
+        }
+    }
+}
+
+fn end_word(end: AttemptEnd) -> &'static str {
+    match end {
+        AttemptEnd::Ok => "ok",
+        AttemptEnd::ClientFault => "client_fault",
+        AttemptEnd::Cancelled => "cancelled",
+        AttemptEnd::Refused { .. } => "refused",
+        AttemptEnd::ConnectFailed => "connect_failed",
+        AttemptEnd::Failed => "failed",
+        AttemptEnd::Stalled => "stalled",
+    }
+}

@@ -1,0 +1,476 @@
+//! From an accepted request to the first thing worth sending: choose, send, wait, and try elsewhere while that is safe.
+//!
+//! Rules for a second attempt, in this order:
+//! 1. Never once the client has been sent any part of an answer.
+//! 2. A pooled connection that had been closed is replaced at once, at the same engine. If the request may have been
+//!    read there, the engine is told to abort that try first and the new one has a new id: nothing runs twice.
+//! 3. Work is moved off an engine that was taken out while it had produced nothing, and off one that cannot be
+//!    connected to. Neither costs anybody anything, so neither touches the budget.
+//! 4. Any other failure takes from the retry budget (`retry.budget_fraction`).
+//! 5. A refusal (429, 503) is only tried elsewhere if somebody else has not just refused too: when all refuse, one attempt.
+
+use crate::api_error::ApiError;
+use crate::attempt::{Attempt, new_rid};
+use crate::first_event::{StreamStart, first_event};
+use crate::flow::{Failure, Flow};
+use crate::metrics::WhyLabel;
+use crate::outbound::outbound;
+use crate::record::AttemptRecord;
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use plimsoll_core::{EngineKind, ErrorCode, LegRole, Nanos, Outcome};
+use plimsoll_load::{Ask, AttemptEnd, PlaceError};
+use plimsoll_pools::chunk::{StreamDialect, inspect_error_body};
+use plimsoll_pools::http::{Exchange, SendError};
+use plimsoll_protocol::request::Api;
+use std::future::Future;
+use std::time::Duration;
+
+/// Largest error body of an engine that is read, in bytes.
+const ERROR_BODY_BYTES: usize = 64 << 10;
+
+/// What there is to send.
+pub enum Begun {
+    /// A checked, complete answer (a generation, or the engine's own 4xx).
+    Whole { status: StatusCode, headers: HeaderMap, body: Bytes },
+    /// An answer too large to check, to be passed on as it comes.
+    Unchecked { attempt: Attempt, exchange: Exchange },
+    /// A stream whose first output is here.
+    Stream(Box<StreamStart>),
+}
+
+/// Why one attempt gave nothing.
+pub(crate) struct Miss {
+    pub end: AttemptEnd,
+    /// Told to the client if nothing else works.
+    pub failure: Failure,
+    pub again: Again,
+    /// The engine may still be at it.
+    pub abort: bool,
+}
+
+/// May it be tried elsewhere?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Again {
+    No,
+    /// Costs nobody anything.
+    Free(&'static str),
+    /// Takes from the retry budget.
+    Budget(&'static str),
+    /// Only if not everybody refuses.
+    IfRoom,
+}
+
+/// Runs attempts until there is something to send or nothing more to try.
+pub async fn begin(mut flow: Flow) -> (Flow, Result<Begun, ApiError>) {
+    loop {
+        let attempt = match place(&mut flow) {
+            Ok(attempt) => attempt,
+            Err(failure) => {
+                let error = flow.fail(failure);
+                return (flow, Err(error));
+            }
+        };
+        let engine = attempt.engine.id;
+        match one_attempt(&mut flow, attempt).await {
+            Ok(begun) => return (flow, Ok(begun)),
+            Err((attempt, miss)) => {
+                let why = Some(miss.failure.error.message.clone());
+                if miss.abort {
+                    attempt.end_and_abort(miss.end, why);
+                } else {
+                    attempt.end(miss.end, why);
+                }
+                flow.tried.push(engine);
+                if !may_repeat(&flow, miss.again) {
+                    let error = flow.fail(miss.failure);
+                    return (flow, Err(error));
+                }
+            }
+        }
+    }
+}
+
+fn may_repeat(flow: &Flow, again: Again) -> bool {
+    let metrics = &flow.shared.metrics;
+    let denied = |why| {
+        metrics.retries_denied.get_or_create(&WhyLabel { why }).inc();
+        false
+    };
+    let why = match again {
+        Again::No => return false,
+        _ if u32::from(flow.attempts) >= flow.settings.retry.max_attempts => return denied("max_attempts"),
+        Again::Free(why) => why,
+        Again::IfRoom => {
+            let (model, now) = (flow.model.as_deref(), flow.shared.now());
+            if flow.shared.with_scheduler(|s| s.all_refusing(model, now, &flow.tried)) {
+                return denied("all_refusing");
+            }
+            if !flow.shared.retry_budget.lock().try_retry() {
+                return denied("budget");
+            }
+            "refused"
+        }
+        Again::Budget(why) => {
+            if !flow.shared.retry_budget.lock().try_retry() {
+                return denied("budget");
+            }
+            why
+        }
+    };
+    metrics.retries.get_or_create(&WhyLabel { why }).inc();
+    true
+}
+
+/// Chooses an engine and charges the ledger, in one critical section.
+fn place(flow: &mut Flow) -> Result<Attempt, Failure> {
+    let kinds: Option<&[EngineKind]> = match flow.route.api {
+        Api::Generate => Some(&[EngineKind::Sglang]),
+        _ => None,
+    };
+    let clock = std::time::Instant::now();
+    let ask = Ask {
+        request: flow.id,
+        attempt: flow.attempts,
+        leg: 0,
+        role: LegRole::Unified,
+        model: flow.model.as_deref(),
+        kinds,
+        charge: flow.charge,
+        exclude: &flow.tried,
+    };
+    let placed = flow.shared.with_scheduler(|s| s.place(flow.shared.now(), &ask));
+    let took = clock.elapsed();
+    flow.shared.metrics.placement_seconds.observe(took.as_secs_f64());
+    let placed = placed.map_err(|error| refuse(flow, &error))?;
+    let Some(engine) = flow.shared.fleet.get(placed.target.instance) else {
+        // Removed between the choice and here.
+        flow.shared.settle(placed.ticket, AttemptEnd::Cancelled);
+        return Err(no_capacity(flow, "the chosen engine has just been removed"));
+    };
+    flow.attempts += 1;
+    let rid = new_rid();
+    let index = {
+        let mut record = flow.record.lock();
+        record.attempts.push(AttemptRecord {
+            engine: engine.id,
+            engine_url: engine.endpoint.url().to_owned(),
+            rank: placed.target.rank,
+            policy_reason: placed.reason.to_string(),
+            expected_wait_ms: placed.expected_wait.map(Nanos::as_millis_f64),
+            candidates: placed.candidates.clone(),
+            considered: placed.considered,
+            panic: placed.panic,
+            half_open: placed.half_open,
+            decided_ms: flow.started.elapsed().as_secs_f64() * 1e3,
+            decision_us: took.as_secs_f64() * 1e6,
+            rid: rid.clone(),
+            end: None,
+            error: None,
+        });
+        record.attempts.len() - 1
+    };
+    let children = if flow.facts.batch { flow.facts.sequences } else { 1 };
+    Ok(Attempt::new(&flow.shared, engine, &placed, flow.record.clone(), index, rid, children))
+}
+
+fn refuse(flow: &Flow, error: &PlaceError) -> Failure {
+    let code = match error {
+        PlaceError::UnknownModel => ErrorCode::ModelNotFound,
+        PlaceError::ModelRequired => ErrorCode::InvalidRequest,
+        PlaceError::NoCandidate { .. } | PlaceError::AlreadyCharged => ErrorCode::NoCapacity,
+    };
+    let served = || flow.shared.served_models().iter().take(20).cloned().collect::<Vec<_>>().join(", ");
+    let message = match error {
+        PlaceError::UnknownModel => {
+            let asked = flow.model.as_deref().unwrap_or("");
+            // A client's own string comes back to that client only; bounded all the same.
+            format!("model `{}` is not served here; served: {}", asked.chars().take(200).collect::<String>(), served())
+        }
+        PlaceError::ModelRequired => {
+            format!("several models are served, name one in `model` or `x-plimsoll-model`: {}", served())
+        }
+        PlaceError::NoCandidate { reasons } => {
+            let reasons: Vec<String> =
+                reasons.iter().take(8).map(|(id, why)| format!("engine {id}: {why}")).collect();
+            return no_capacity(flow, &format!("no engine can take the request now ({})", reasons.join("; ")));
+        }
+        PlaceError::AlreadyCharged => return no_capacity(flow, "internal: this attempt is already charged"),
+    };
+    Failure { outcome: Outcome::Refused, error: ApiError::new(code, message) }
+}
+
+fn no_capacity(flow: &Flow, message: &str) -> Failure {
+    let error = ApiError::new(ErrorCode::NoCapacity, message).retry_after(flow.settings.retry.retry_after_s);
+    Failure { outcome: Outcome::Refused, error }
+}
+
+/// One try on one engine, up to its first output.
+async fn one_attempt(flow: &mut Flow, mut attempt: Attempt) -> Result<Begun, (Attempt, Miss)> {
+    let exchange = match head(flow, &mut attempt).await {
+        Ok(exchange) => exchange,
+        Err(miss) => return Err((attempt, miss)),
+    };
+    let status = exchange.status;
+    if !status.is_success() {
+        return refused_by_engine(flow, attempt, exchange).await;
+    }
+    let is_stream = exchange
+        .headers
+        .get(http::header::CONTENT_TYPE)
+        .and_then(|v| v.to_str().ok())
+        .is_some_and(|v| v.trim_start().starts_with("text/event-stream"));
+    if flow.facts.stream && is_stream {
+        return first_event(flow, attempt, exchange).await.map(|start| Begun::Stream(Box::new(start)));
+    }
+    whole(flow, attempt, exchange).await
+}
+
+/// Sends and waits for the head, replacing a stale pooled connection once.
+async fn head(flow: &mut Flow, attempt: &mut Attempt) -> Result<Exchange, Miss> {
+    let mut fresh = false;
+    loop {
+        let request = outbound(flow, attempt);
+        attempt.mark_sent();
+        let endpoint = attempt.engine.endpoint.clone();
+        let sending = async {
+            if fresh { endpoint.send_fresh(request).await } else { endpoint.send(request).await }
+        };
+        match guarded(flow, attempt, None, sending).await? {
+            Ok(exchange) => return Ok(exchange),
+            Err(SendError::Stale { sent }) if !fresh => {
+                if sent {
+                    // It may have been read: stop it by its old id before it runs under a new one.
+                    attempt.replace_rid();
+                }
+                fresh = true;
+            }
+            Err(error) => return Err(send_miss(&error)),
+        }
+    }
+}
+
+fn send_miss(error: &SendError) -> Miss {
+    let message = error.to_string();
+    let failed = |code, end, again| Miss {
+        end,
+        failure: Failure { outcome: Outcome::EngineFailed, error: ApiError::new(code, message.clone()) },
+        again,
+        abort: false,
+    };
+    match error {
+        SendError::Connect(_) => failed(ErrorCode::EngineFailed, AttemptEnd::ConnectFailed, Again::Free("connect")),
+        SendError::Stale { .. } | SendError::Broken(_) => {
+            failed(ErrorCode::EngineFailed, AttemptEnd::Failed, Again::Budget("broken"))
+        }
+        SendError::BadAnswer(_) => {
+            failed(ErrorCode::EngineBadResponse, AttemptEnd::Failed, Again::Budget("bad_answer"))
+        }
+    }
+}
+
+/// Awaits `work` unless the engine is taken out, the request's deadline passes, or `idle` does.
+pub(crate) async fn guarded<T>(
+    flow: &Flow,
+    attempt: &mut Attempt,
+    idle: Option<Duration>,
+    work: impl Future<Output = T>,
+) -> Result<T, Miss> {
+    let idle_at = idle.map(|idle| tokio::time::Instant::now() + idle);
+    let until = idle_at.map_or(flow.deadline, |at| at.min(flow.deadline));
+    tokio::select! {
+        biased;
+        done = work => Ok(done),
+        () = attempt.ejected() => Err(Miss {
+            end: AttemptEnd::Cancelled,
+            failure: Failure {
+                outcome: Outcome::EngineFailed,
+                error: ApiError::new(ErrorCode::EngineFailed, "the engine was taken out before it produced anything"),
+            },
+            again: Again::Free("evacuated"),
+            abort: true,
+        }),
+        () = tokio::time::sleep_until(until) => Err(if until == flow.deadline { deadline_miss() } else { stall_miss() }),
+    }
+}
+
+fn deadline_miss() -> Miss {
+    Miss {
+        end: AttemptEnd::Cancelled,
+        failure: Failure {
+            outcome: Outcome::DeadlineExceeded,
+            error: ApiError::new(
+                ErrorCode::DeadlineExceeded,
+                "the request's deadline passed before the engine produced anything",
+            ),
+        },
+        again: Again::No,
+        abort: true,
+    }
+}
+
+fn stall_miss() -> Miss {
+    Miss {
+        end: AttemptEnd::Stalled,
+        failure: Failure {
+            outcome: Outcome::Stalled,
+            error: ApiError::new(ErrorCode::EngineStalled, "the engine sent nothing within the idle time-out"),
+        },
+        again: Again::No,
+        abort: true,
+    }
+}
+
+/// The engine answered with an error status.
+async fn refused_by_engine(
+    flow: &mut Flow,
+    mut attempt: Attempt,
+    mut exchange: Exchange,
+) -> Result<Begun, (Attempt, Miss)> {
+    let status = exchange.status;
+    let headers = exchange.headers.clone();
+    let body = match guarded(flow, &mut attempt, Some(Duration::from_secs(10)), exchange.collect(ERROR_BODY_BYTES)).await {
+        Ok(collected) => collected.unwrap_or_default(),
+        Err(miss) => return Err((attempt, miss)),
+    };
+    let said = inspect_error_body(&body);
+    if matches!(status.as_u16(), 429 | 503) {
+        let retry_after_s = retry_after(&headers);
+        let seconds = retry_after_s.unwrap_or(flow.settings.retry.retry_after_s);
+        let message = format!("the engine refused for lack of room: {}", bounded(&said.message));
+        let miss = Miss {
+            end: AttemptEnd::Refused { retry_after: retry_after_s.map(Nanos::from_secs) },
+            failure: Failure {
+                outcome: Outcome::EngineOverloaded,
+                error: ApiError::new(ErrorCode::EngineOverloaded, message).retry_after(seconds),
+            },
+            again: Again::IfRoom,
+            abort: false,
+        };
+        return Err((attempt, miss));
+    }
+    if status.is_client_error() {
+        attempt.end(AttemptEnd::ClientFault, Some(format!("engine answered {status}")));
+        flow.end(Outcome::EngineRejected, status.as_u16(), None);
+        return Ok(Begun::Whole { status, headers, body });
+    }
+    let (code, word) = if status.is_server_error() {
+        (ErrorCode::EngineFailed, "status")
+    } else {
+        (ErrorCode::EngineBadResponse, "bad_answer")
+    };
+    let message = format!("the engine answered {}: {}", status.as_u16(), bounded(&said.message));
+    let failure = Failure { outcome: Outcome::EngineFailed, error: ApiError::new(code, message) };
+    Err((attempt, Miss { end: AttemptEnd::Failed, failure, again: Again::Budget(word), abort: false }))
+}
+
+/// Seconds of an engine's `Retry-After`, if it is a number; capped at an hour.
+fn retry_after(headers: &HeaderMap) -> Option<u64> {
+    headers.get(http::header::RETRY_AFTER)?.to_str().ok()?.trim().parse::<u64>().ok().map(|s| s.clamp(1, 3600))
+}
+
+/// An engine's words inside one of our sentences.
+pub(crate) fn bounded(message: &str) -> String {
+    let mut text: String = message.chars().take(500).collect();
+    if text.is_empty() {
+        text.push_str("no message");
+    }
+    text
+}
+
+/// A non-streaming answer: read, checked, then sent.
+async fn whole(flow: &mut Flow, mut attempt: Attempt, mut exchange: Exchange) -> Result<Begun, (Attempt, Miss)> {
+    let limit = flow.settings.limits.answer_bytes;
+    let announced =
+        exchange.headers.get(http::header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
+    if announced.is_some_and(|bytes| bytes > limit) {
+        attempt.first_token();
+        return Ok(Begun::Unchecked { attempt, exchange });
+    }
+    let collected = match guarded(flow, &mut attempt, None, exchange.collect(limit)).await {
+        Ok(collected) => collected,
+        Err(miss) => return Err((attempt, miss)),
+    };
+    let body = match collected {
+        Ok(body) => body,
+        Err(Some(error)) => {
+            return Err((attempt, failed(ErrorCode::EngineTruncated, error.to_string(), Again::Budget("truncated"))));
+        }
+        Err(None) => {
+            let message = format!("the engine's answer is larger than {limit} bytes (`limits.answer_bytes`)");
+            return Err((attempt, Miss { abort: true, ..failed(ErrorCode::EngineBadResponse, message, Again::No) }));
+        }
+    };
+    let dialect = dialect(flow.route.api);
+    let facts = match dialect.inspect_answer(&body) {
+        Ok(facts) => facts,
+        Err(error) => {
+            return Err((attempt, failed(ErrorCode::EngineBadResponse, error.to_string(), Again::Budget("bad_answer"))));
+        }
+    };
+    if let Some(error) = facts.error {
+        let miss = upstream_error_miss(flow, error.status, &error.message, false);
+        return Err((attempt, miss));
+    }
+    if let Some(abort) = facts.abort {
+        let miss = upstream_error_miss(flow, abort.status_code, &abort.message, true);
+        return Err((attempt, miss));
+    }
+    flow.output.piece(std::time::Instant::now());
+    flow.output.usage = facts.usage;
+    attempt.first_token();
+    attempt.end(AttemptEnd::Ok, None);
+    flow.end(Outcome::Completed, exchange.status.as_u16(), None);
+    Ok(Begun::Whole { status: exchange.status, headers: exchange.headers.clone(), body })
+}
+
+pub(crate) fn dialect(api: Api) -> StreamDialect {
+    match api {
+        Api::Generate => StreamDialect::SglangNative,
+        _ => StreamDialect::Openai,
+    }
+}
+
+fn failed(code: ErrorCode, message: String, again: Again) -> Miss {
+    let failure = Failure { outcome: Outcome::EngineFailed, error: ApiError::new(code, message) };
+    Miss { end: AttemptEnd::Failed, failure, again, abort: false }
+}
+
+/// An error or abort that an engine put where an answer was due.
+pub(crate) fn upstream_error_miss(flow: &Flow, status: Option<u16>, message: &str, aborted: bool) -> Miss {
+    let message = bounded(message);
+    match status {
+        Some(429 | 503) => Miss {
+            end: AttemptEnd::Refused { retry_after: None },
+            failure: Failure {
+                outcome: Outcome::EngineOverloaded,
+                error: ApiError::new(
+                    ErrorCode::EngineOverloaded,
+                    format!("the engine refused for lack of room: {message}"),
+                )
+                .retry_after(flow.settings.retry.retry_after_s),
+            },
+            again: Again::IfRoom,
+            abort: false,
+        },
+        Some(400..=499) => Miss {
+            end: AttemptEnd::ClientFault,
+            failure: Failure {
+                outcome: Outcome::EngineRejected,
+                error: ApiError::new(ErrorCode::InvalidRequest, message),
+            },
+            again: Again::No,
+            abort: false,
+        },
+        _ if aborted => Miss {
+            end: AttemptEnd::Failed,
+            failure: Failure {
+                outcome: Outcome::Aborted,
+                error: ApiError::new(ErrorCode::EngineAborted, format!("the engine aborted the request: {message}")),
+            },
+            again: Again::Budget("aborted"),
+            abort: false,
+        },
+        _ => failed(ErrorCode::EngineFailed, format!("the engine failed: {message}"), Again::Budget("error")),
+    }
+}

@@ -1,0 +1,125 @@
+//! The engines this process knows: addresses, capabilities and the signals that requests wait on.
+//!
+//! What is *decided* about an engine (health, load, draining) lives in the scheduler; this is its other half, the part
+//! with sockets. Readers take an immutable snapshot.
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use plimsoll_core::{InstanceId, Nanos};
+use plimsoll_load::HealthState;
+use plimsoll_pools::capability::Capability;
+use plimsoll_pools::http::Endpoint;
+use plimsoll_settings::Engine as EngineSettings;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use tokio::sync::watch;
+
+/// Where an engine's entry came from: a reload only touches what a config brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Config,
+    Admin,
+}
+
+/// One engine.
+pub struct EngineHandle {
+    pub id: InstanceId,
+    pub settings: EngineSettings,
+    pub origin: Origin,
+    pub endpoint: Endpoint,
+    pub capability: ArcSwapOption<Capability>,
+    /// Last probe's error in words; empty when it answered.
+    pub last_error: ArcSwapOption<String>,
+    health: watch::Sender<HealthState>,
+    /// When a stream of this engine last moved, on the gateway's clock.
+    last_progress: AtomicU64,
+    stop: watch::Sender<bool>,
+}
+
+impl EngineHandle {
+    #[must_use]
+    pub fn new(id: InstanceId, settings: EngineSettings, origin: Origin, endpoint: Endpoint) -> Self {
+        EngineHandle {
+            id,
+            settings,
+            origin,
+            endpoint,
+            capability: ArcSwapOption::empty(),
+            last_error: ArcSwapOption::empty(),
+            health: watch::channel(HealthState::Unproven).0,
+            last_progress: AtomicU64::new(0),
+            stop: watch::channel(false).0,
+        }
+    }
+
+    /// A receiver that wakes when the engine's health changes.
+    #[must_use]
+    pub fn watch_health(&self) -> watch::Receiver<HealthState> {
+        self.health.subscribe()
+    }
+
+    pub fn set_health(&self, state: HealthState) {
+        self.health.send_replace(state);
+    }
+
+    pub fn moved(&self, now: Nanos) {
+        self.last_progress.store(now.0, Ordering::Relaxed);
+    }
+
+    #[must_use]
+    pub fn last_progress(&self) -> Nanos {
+        Nanos(self.last_progress.load(Ordering::Relaxed))
+    }
+
+    /// Ends the engine's prober.
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    #[must_use]
+    pub fn stopped(&self) -> watch::Receiver<bool> {
+        self.stop.subscribe()
+    }
+}
+
+/// All engines.
+#[derive(Default)]
+pub struct Fleet {
+    engines: ArcSwap<BTreeMap<InstanceId, Arc<EngineHandle>>>,
+    next_id: AtomicU32,
+}
+
+impl Fleet {
+    /// Ids are never given twice.
+    #[must_use]
+    pub fn next_id(&self) -> InstanceId {
+        InstanceId(self.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+
+    #[must_use]
+    pub fn get(&self, id: InstanceId) -> Option<Arc<EngineHandle>> {
+        self.engines.load().get(&id).cloned()
+    }
+
+    #[must_use]
+    pub fn all(&self) -> Arc<BTreeMap<InstanceId, Arc<EngineHandle>>> {
+        self.engines.load_full()
+    }
+
+    pub fn insert(&self, engine: &Arc<EngineHandle>) {
+        self.engines.rcu(|map| {
+            let mut map = BTreeMap::clone(map);
+            map.insert(engine.id, engine.clone());
+            map
+        });
+    }
+
+    pub fn remove(&self, id: InstanceId) -> Option<Arc<EngineHandle>> {
+        let before = self.engines.rcu(|map| {
+            let mut map = BTreeMap::clone(map);
+            map.remove(&id);
+            map
+        });
+        before.get(&id).cloned()
+    }
+}

@@ -1,0 +1,146 @@
+//! Which headers cross the gateway, in both directions.
+//!
+//! Peers that forward an allow-list lose what their users rely on; this forwards everything but what belongs to one
+//! connection (RFC 9110, 7.6.1), what names this hop's credentials, and `accept-encoding` (answers are read on the way).
+
+use http::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+use http::{HeaderMap, HeaderValue};
+use plimsoll_core::ErrorCode;
+
+use crate::api_error::ApiError;
+
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub const ENGINE: HeaderName = HeaderName::from_static("x-plimsoll-engine");
+pub const MODEL: HeaderName = HeaderName::from_static("x-plimsoll-model");
+pub const DEADLINE_MS: HeaderName = HeaderName::from_static("x-request-deadline-ms");
+pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+pub const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+/// Longest `x-request-id` taken from a client, in bytes.
+const REQUEST_ID_BYTES: usize = 128;
+
+fn belongs_to_one_hop(name: &HeaderName) -> bool {
+    [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, CONTENT_LENGTH, HOST, EXPECT]
+        .contains(name)
+        || *name == PROXY_AUTHENTICATE
+        || *name == PROXY_AUTHORIZATION
+}
+
+/// Headers named by `connection:` belong to the hop too.
+fn named_by_connection(headers: &HeaderMap, name: &HeaderName) -> bool {
+    headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|token| token.trim().eq_ignore_ascii_case(name.as_str()))
+}
+
+/// The client's headers as the engine shall see them. `strip_credentials` where the client's key was meant for us.
+#[must_use]
+pub fn towards_engine(client: &HeaderMap, strip_credentials: bool) -> HeaderMap {
+    let names_more = client.get_all(CONNECTION).iter().any(|v| v.len() > "keep-alive".len());
+    let mut out = HeaderMap::with_capacity(client.len() + 4);
+    for (name, value) in client {
+        let ours = strip_credentials && (*name == AUTHORIZATION || *name == API_KEY);
+        if ours || *name == ACCEPT_ENCODING || belongs_to_one_hop(name) || *name == DEADLINE_MS {
+            continue;
+        }
+        if names_more && named_by_connection(client, name) {
+            continue;
+        }
+        out.append(name.clone(), value.clone());
+    }
+    out
+}
+
+/// An engine's answer headers as the client shall see them.
+#[must_use]
+pub fn towards_client(engine: &HeaderMap) -> HeaderMap {
+    let mut out = HeaderMap::with_capacity(engine.len() + 2);
+    for (name, value) in engine {
+        if !belongs_to_one_hop(name) && !named_by_connection(engine, name) && *name != http::header::DATE {
+            out.append(name.clone(), value.clone());
+        }
+    }
+    out
+}
+
+/// The client's own request id, or `None` where it sent none.
+///
+/// # Errors
+/// `invalid_header` for one that is too long or not printable ASCII: it would end up in logs and other systems.
+pub fn client_request_id(headers: &HeaderMap) -> Result<Option<HeaderValue>, ApiError> {
+    let Some(value) = headers.get(&REQUEST_ID) else { return Ok(None) };
+    let bytes = value.as_bytes();
+    if bytes.is_empty() || bytes.len() > REQUEST_ID_BYTES || !bytes.iter().all(u8::is_ascii_graphic) {
+        return Err(ApiError::new(
+            ErrorCode::InvalidHeader,
+            format!("`x-request-id` must be 1 to {REQUEST_ID_BYTES} printable ASCII characters without spaces"),
+        ));
+    }
+    Ok(Some(value.clone()))
+}
+
+/// Remaining time that the client's own deadline leaves, in milliseconds.
+///
+/// # Errors
+/// `invalid_header` for anything but a positive whole number.
+pub fn deadline_ms(headers: &HeaderMap) -> Result<Option<u64>, ApiError> {
+    let Some(value) = headers.get(&DEADLINE_MS) else { return Ok(None) };
+    match value.to_str().ok().and_then(|v| v.trim().parse::<u64>().ok()) {
+        Some(ms) if ms > 0 => Ok(Some(ms)),
+        _ => Err(ApiError::new(
+            ErrorCode::InvalidHeader,
+            "`x-request-deadline-ms` must be a positive whole number of milliseconds",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|(n, v)| (HeaderName::from_static(n), HeaderValue::from_static(v))).collect()
+    }
+
+    #[test]
+    fn custom_headers_cross_and_hop_headers_do_not() {
+        let out = towards_engine(
+            &map(&[
+                ("x-custom", "1"),
+                ("connection", "close, x-hop"),
+                ("x-hop", "2"),
+                ("te", "trailers"),
+                ("host", "h"),
+                ("accept-encoding", "gzip"),
+                ("authorization", "Bearer k"),
+            ]),
+            false,
+        );
+        assert_eq!(out.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["x-custom", "authorization"]);
+        assert!(!towards_engine(&map(&[("authorization", "Bearer k"), ("x-api-key", "k")]), true).contains_key("x-api-key"));
+    }
+
+    #[test]
+    fn request_ids_are_bounded() {
+        assert!(client_request_id(&map(&[])).unwrap().is_none());
+        assert!(client_request_id(&map(&[("x-request-id", "abc-1")])).unwrap().is_some());
+        assert!(client_request_id(&map(&[("x-request-id", "a b")])).is_err());
+        assert!(client_request_id(&map(&[("x-request-id", "")])).is_err());
+    }
+
+    #[test]
+    fn deadlines_are_positive_numbers() {
+        assert_eq!(deadline_ms(&map(&[("x-request-deadline-ms", "1500")])).unwrap(), Some(1500));
+        for bad in ["-1", "0", "NaN", "1e9", "99999999999999999999"] {
+            assert!(deadline_ms(&map(&[("x-request-deadline-ms", bad)])).is_err(), "{bad}");
+        }
+    }
+}

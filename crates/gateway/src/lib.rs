@@ -1,0 +1,41 @@
+//! The gateway: one request path, from a client's bytes to an engine and back.
+//!
+//! The way of a request through this crate: [`server`] (connection) -> [`accept`] (who, what, how large) -> [`begin`]
+//! (choose and charge, send, wait, try elsewhere while that is safe) -> [`relay`] (the stream, at the client's pace) ->
+//! [`flow`] (its one end: record, metrics, trace). [`attempt`] guards what an engine and the ledger hold for it.
+//!
+//! The decisions themselves are not here: `plimsoll-load` and `plimsoll-traffic` make them, from the time and the facts
+//! that this crate hands in.
+
+pub mod accept;
+pub mod admin;
+pub mod api_error;
+pub mod attempt;
+pub mod auth;
+pub mod begin;
+pub mod body;
+pub mod body_budget;
+pub mod clock;
+mod first_event;
+pub mod fleet;
+pub mod flow;
+pub mod headers;
+pub mod listing;
+pub mod membership;
+pub mod metrics;
+mod outbound;
+pub mod prober;
+mod read_body;
+pub mod record;
+pub mod relay;
+mod run;
+pub mod server;
+pub mod spans;
+mod stall_guard;
+pub mod state;
+pub mod stream_watch;
+mod tls;
+pub mod token_estimate;
+pub mod trace_context;
+
+pub use run::{GatewayError, Reload, Start, run};

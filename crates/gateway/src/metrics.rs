@@ -1,0 +1,213 @@
+//! What Prometheus sees. Names start with `plimsoll_`, units are in them, and every label's values are bounded: models
+//! are those that are served (else `other`), tenants come from the config, codes and outcomes from fixed lists.
+
+use plimsoll_core::{Class, ErrorCode, Outcome};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// Model label of names that no engine serves.
+pub const OTHER_MODEL: &str = "other";
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct RequestLabels {
+    pub route: &'static str,
+    pub model: String,
+    pub tenant: String,
+    pub class: &'static str,
+    pub outcome: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ModelClass {
+    pub model: String,
+    pub class: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ModelLabel {
+    pub model: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct CodeLabel {
+    pub code: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct EngineLabel {
+    pub engine: u32,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct EngineWord {
+    pub engine: u32,
+    pub result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct WhyLabel {
+    pub why: &'static str,
+}
+
+type F64Gauge = Gauge<f64, AtomicU64>;
+
+/// All families. Cheap to use from any thread.
+pub struct Metrics {
+    registry: Registry,
+    pub requests: Family<RequestLabels, Counter>,
+    pub errors: Family<CodeLabel, Counter>,
+    pub request_seconds: Family<ModelClass, Histogram, fn() -> Histogram>,
+    pub ttft_seconds: Family<ModelClass, Histogram, fn() -> Histogram>,
+    pub tpot_seconds: Family<ModelClass, Histogram, fn() -> Histogram>,
+    pub longest_gap_seconds: Family<ModelClass, Histogram, fn() -> Histogram>,
+    pub prompt_tokens: Family<ModelLabel, Counter>,
+    pub cached_prompt_tokens: Family<ModelLabel, Counter>,
+    pub output_tokens: Family<ModelLabel, Counter>,
+    pub attempts: Family<EngineWord, Counter>,
+    pub retries: Family<WhyLabel, Counter>,
+    pub retries_denied: Family<WhyLabel, Counter>,
+    pub health_changes: Family<EngineWord, Counter>,
+    pub aborts: Family<EngineWord, Counter>,
+    pub placement_seconds: Histogram,
+    pub engine_health: Family<EngineWord, Gauge>,
+    pub engine_requests: Family<EngineLabel, Gauge>,
+    pub engine_prefill_tokens: Family<EngineLabel, Gauge>,
+    pub engine_kv_tokens: Family<EngineLabel, Gauge>,
+    pub engine_prefill_rate: Family<EngineLabel, F64Gauge>,
+    pub client_connections: Gauge,
+    pub body_bytes: Gauge,
+    pub bytes_per_token: F64Gauge,
+    pub decisions_dropped: Gauge,
+    pub reloads: Family<EngineOnlyWord, Counter>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct EngineOnlyWord {
+    pub result: &'static str,
+}
+
+fn seconds_histogram() -> Histogram {
+    Histogram::new([
+        0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 1200.0,
+    ])
+}
+
+fn gap_histogram() -> Histogram {
+    Histogram::new([0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 30.0])
+}
+
+macro_rules! families {
+    ($(($field:ident, $name:literal, $help:literal, $make:expr)),+ $(,)?) => {
+        /// Name and help of every metric, for the reference page. Counters are exposed with `_total`.
+        pub const REFERENCE: &[(&str, &str)] = &[$((concat!("plimsoll_", $name), $help)),+];
+
+        impl Default for Metrics {
+            fn default() -> Self {
+                let mut registry = Registry::with_prefix("plimsoll");
+                $(let $field = $make; registry.register($name, $help, $field.clone());)+
+                Metrics { registry, $($field),+ }
+            }
+        }
+    };
+}
+
+families! {
+    (requests, "requests", "Requests ended, by route, model, tenant, class and outcome", Family::default()),
+    (errors, "errors", "Error objects sent to clients, by code", Family::default()),
+    (request_seconds, "request_duration_seconds", "Arrival to end of a request", Family::new_with_constructor(seconds_histogram as fn() -> Histogram)),
+    (ttft_seconds, "time_to_first_token_seconds", "Arrival to the first output of a streaming request", Family::new_with_constructor(seconds_histogram as fn() -> Histogram)),
+    (tpot_seconds, "time_per_output_token_seconds", "Mean time between output tokens of a streaming request", Family::new_with_constructor(gap_histogram as fn() -> Histogram)),
+    (longest_gap_seconds, "longest_output_gap_seconds", "Longest silence between two outputs of a streaming request", Family::new_with_constructor(gap_histogram as fn() -> Histogram)),
+    (prompt_tokens, "prompt_tokens", "Prompt tokens as reported by engines", Family::default()),
+    (cached_prompt_tokens, "cached_prompt_tokens", "Prompt tokens that engines served from their KV cache", Family::default()),
+    (output_tokens, "output_tokens", "Output tokens as reported by engines", Family::default()),
+    (attempts, "attempts", "Attempts on engines by how they ended", Family::default()),
+    (retries, "retries", "Second attempts made, by cause", Family::default()),
+    (retries_denied, "retries_denied", "Second attempts not made, by what forbade them", Family::default()),
+    (health_changes, "engine_health_changes", "Health transitions of an engine, by the state entered", Family::default()),
+    (aborts, "engine_aborts", "Abort calls to engines by result", Family::default()),
+    (placement_seconds, "placement_seconds", "Time one choice of an engine took", Histogram::new([1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 1e-3])),
+    (engine_health, "engine_health", "1 for the state an engine is in", Family::default()),
+    (engine_requests, "engine_requests", "Requests in flight on an engine, from the ledger", Family::default()),
+    (engine_prefill_tokens, "engine_uncached_prefill_tokens", "Uncached prompt tokens waiting on an engine, from the ledger", Family::default()),
+    (engine_kv_tokens, "engine_reserved_kv_tokens", "KV tokens reserved on an engine, from the ledger", Family::default()),
+    (engine_prefill_rate, "engine_prefill_tokens_per_second", "Prefill rate of an engine as observed", Family::default()),
+    (client_connections, "client_connections", "Client connections open", Gauge::default()),
+    (body_bytes, "request_body_bytes", "Request bodies held in memory", Gauge::default()),
+    (bytes_per_token, "prompt_bytes_per_token", "Learned bytes of prompt text per token", Gauge::default()),
+    (decisions_dropped, "decision_log_dropped_records", "Decision records that the log file could not take in time", Gauge::default()),
+    (reloads, "reloads", "Settings reloads by result", Family::default()),
+}
+
+impl Metrics {
+    /// The text exposition.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let mut text = String::with_capacity(16 << 10);
+        // Writing to a string does not fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+
+    pub fn error(&self, code: ErrorCode) {
+        self.errors.get_or_create(&CodeLabel { code: code.as_str() }).inc();
+    }
+
+    /// One request ended.
+    pub fn request_ended(&self, ended: &Ended<'_>) {
+        let class = ended.class.as_str();
+        self.requests
+            .get_or_create(&RequestLabels {
+                route: ended.route,
+                model: ended.model.to_owned(),
+                tenant: ended.tenant.to_string(),
+                class,
+                outcome: ended.outcome.as_str(),
+            })
+            .inc();
+        let labels = ModelClass { model: ended.model.to_owned(), class };
+        self.request_seconds.get_or_create(&labels).observe(ended.total_s);
+        if let Some(ttft_s) = ended.ttft_s {
+            self.ttft_seconds.get_or_create(&labels).observe(ttft_s);
+        }
+        if let Some(tpot_s) = ended.tpot_s {
+            self.tpot_seconds.get_or_create(&labels).observe(tpot_s);
+        }
+        if let Some(gap_s) = ended.longest_gap_s {
+            self.longest_gap_seconds.get_or_create(&labels).observe(gap_s);
+        }
+        let model = ModelLabel { model: labels.model };
+        for (family, tokens) in [
+            (&self.prompt_tokens, ended.prompt_tokens),
+            (&self.cached_prompt_tokens, ended.cached_tokens),
+            (&self.output_tokens, ended.output_tokens),
+        ] {
+            if let Some(tokens) = tokens {
+                family.get_or_create(&model).inc_by(tokens);
+            }
+        }
+    }
+}
+
+/// What [`Metrics::request_ended`] needs.
+pub struct Ended<'a> {
+    pub route: &'static str,
+    pub model: &'a str,
+    pub tenant: &'a Arc<str>,
+    pub class: Class,
+    pub outcome: Outcome,
+    pub total_s: f64,
+    pub ttft_s: Option<f64>,
+    pub tpot_s: Option<f64>,
+    pub longest_gap_s: Option<f64>,
+    pub prompt_tokens: Option<u64>,
+    pub cached_tokens: Option<u64>,
+    pub output_tokens: Option<u64>,
+}

@@ -1,0 +1,239 @@
+//! The decision record: what was decided for a request, from which numbers, and what came of it (design rule 7).
+//!
+//! One cell per request, shared by the request and a bounded ring, so that `/debug/requests/{id}` shows running
+//! requests too. When a request has ended its record goes to the decision log, if there is one, through a bounded
+//! channel: a slow disk loses records (counted), never memory or latency. No prompt text is ever in it.
+
+use parking_lot::Mutex;
+use plimsoll_core::{Class, ErrorCode, InstanceId, Outcome, Rank};
+use plimsoll_load::Scored;
+use serde::Serialize;
+use std::collections::{HashMap, VecDeque};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::mpsc;
+
+/// Everything about one request but its text.
+#[derive(Clone, Debug, Serialize)]
+pub struct DecisionRecord {
+    /// Plimsoll's own id of the request.
+    pub id: String,
+    /// `x-request-id` as the client knows it.
+    pub request_id: String,
+    pub arrival_unix_ms: i64,
+    #[serde(serialize_with = "as_str")]
+    pub tenant: Arc<str>,
+    pub route: &'static str,
+    pub model: Option<String>,
+    pub stream: bool,
+    pub class: Class,
+    pub class_rule: &'static str,
+    /// Estimated, or exact where the client sent token ids.
+    pub prompt_tokens: u64,
+    pub prompt_tokens_exact: bool,
+    pub reserved_kv_tokens: u64,
+    pub attempts: Vec<AttemptRecord>,
+    pub outcome: Option<Outcome>,
+    pub error_code: Option<ErrorCode>,
+    /// HTTP status sent to the client; `None` while it waits.
+    pub status: Option<u16>,
+    /// As reported by the engine; `None` where it did not say.
+    pub reported_prompt_tokens: Option<u64>,
+    pub cached_tokens: Option<u64>,
+    pub output_tokens: Option<u64>,
+    /// Arrival to the first piece of output, milliseconds.
+    pub ttft_ms: Option<f64>,
+    /// Longest silence between two pieces of output, milliseconds.
+    pub longest_gap_ms: Option<f64>,
+    pub total_ms: Option<f64>,
+    pub trace_id: String,
+}
+
+fn as_str<S: serde::Serializer>(text: &Arc<str>, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(text)
+}
+
+/// One choice and what became of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct AttemptRecord {
+    pub engine: InstanceId,
+    pub engine_url: String,
+    pub rank: Rank,
+    pub policy_reason: String,
+    pub expected_wait_ms: Option<f64>,
+    /// Best candidates, best first.
+    pub candidates: Vec<Scored>,
+    pub considered: usize,
+    pub panic: bool,
+    pub half_open: bool,
+    /// Arrival to this choice, milliseconds.
+    pub decided_ms: f64,
+    /// Time the choice took, microseconds.
+    pub decision_us: f64,
+    /// Id that the engine knows the request by.
+    pub rid: String,
+    /// Why the attempt ended; `None` while it runs.
+    pub end: Option<&'static str>,
+    pub error: Option<String>,
+}
+
+/// A record that its request still writes.
+pub type RecordCell = Arc<Mutex<DecisionRecord>>;
+
+struct Ring {
+    order: VecDeque<(String, String)>,
+    /// By Plimsoll's id and by the client's.
+    by_id: HashMap<String, RecordCell>,
+    capacity: usize,
+}
+
+/// The ring and the log.
+pub struct Decisions {
+    ring: Mutex<Ring>,
+    log: Option<mpsc::Sender<RecordCell>>,
+    dropped: AtomicU64,
+}
+
+impl Decisions {
+    #[must_use]
+    pub fn new(ring_records: usize, log: Option<mpsc::Sender<RecordCell>>) -> Self {
+        Decisions {
+            ring: Mutex::new(Ring { order: VecDeque::new(), by_id: HashMap::new(), capacity: ring_records.max(1) }),
+            log,
+            dropped: AtomicU64::new(0),
+        }
+    }
+
+    /// Makes a record findable. The oldest one leaves.
+    pub fn open(&self, record: DecisionRecord) -> RecordCell {
+        let (id, request_id) = (record.id.clone(), record.request_id.clone());
+        let cell = Arc::new(Mutex::new(record));
+        let mut ring = self.ring.lock();
+        while ring.order.len() >= ring.capacity {
+            let Some((old_id, old_request_id)) = ring.order.pop_front() else { break };
+            let old = ring.by_id.remove(&old_id);
+            // A client may send one `x-request-id` many times; the name stays with the newest.
+            if let (Some(old), Some(named)) = (old, ring.by_id.get(&old_request_id))
+                && Arc::ptr_eq(&old, named)
+            {
+                ring.by_id.remove(&old_request_id);
+            }
+        }
+        ring.by_id.insert(request_id.clone(), cell.clone());
+        ring.by_id.insert(id.clone(), cell.clone());
+        ring.order.push_back((id, request_id));
+        cell
+    }
+
+    /// The request has ended: its record goes to the log.
+    pub fn close(&self, cell: &RecordCell) {
+        if let Some(log) = &self.log
+            && log.try_send(cell.clone()).is_err()
+        {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// By Plimsoll's id or the client's.
+    #[must_use]
+    pub fn find(&self, id: &str) -> Option<DecisionRecord> {
+        let cell = self.ring.lock().by_id.get(id).cloned()?;
+        let record = cell.lock().clone();
+        Some(record)
+    }
+
+    /// Records that the log could not take in time.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+/// Opens the decision log and starts its writer; the writer ends when the sender is dropped.
+///
+/// # Errors
+/// The file cannot be opened for appending.
+pub fn open_log(path: &Path) -> std::io::Result<(mpsc::Sender<RecordCell>, std::thread::JoinHandle<()>)> {
+    use std::io::Write;
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
+    let (sender, mut receiver) = mpsc::channel::<RecordCell>(8_192);
+    let path = path.to_owned();
+    let writer = std::thread::Builder::new().name("decision-log".into()).spawn(move || {
+        let mut out = std::io::BufWriter::new(file);
+        let mut complained = false;
+        while let Some(first) = receiver.blocking_recv() {
+            let mut next = Some(first);
+            while let Some(cell) = next.take() {
+                let line = serde_json::to_vec(&*cell.lock()).unwrap_or_default();
+                let written = out.write_all(&line).and_then(|()| out.write_all(b"\n"));
+                if let Err(e) = written
+                    && !std::mem::replace(&mut complained, true)
+                {
+                    tracing::error!(path = %path.display(), error = %e, "the decision log cannot be written; free space or restart with another file");
+                }
+                next = receiver.try_recv().ok();
+            }
+            // Nothing more waits: make what is there visible to readers.
+            let _ = out.flush();
+        }
+    })?;
+    Ok((sender, writer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(id: &str, request_id: &str) -> DecisionRecord {
+        DecisionRecord {
+            id: id.into(),
+            request_id: request_id.into(),
+            arrival_unix_ms: 0,
+            tenant: "t".into(),
+            route: "/generate",
+            model: None,
+            stream: false,
+            class: Class::High,
+            class_rule: "r",
+            prompt_tokens: 1,
+            prompt_tokens_exact: true,
+            reserved_kv_tokens: 1,
+            attempts: vec![],
+            outcome: None,
+            error_code: None,
+            status: None,
+            reported_prompt_tokens: None,
+            cached_tokens: None,
+            output_tokens: None,
+            ttft_ms: None,
+            longest_gap_ms: None,
+            total_ms: None,
+            trace_id: String::new(),
+        }
+    }
+
+    #[test]
+    fn the_ring_is_bounded_and_a_repeated_name_stays_with_the_newest() {
+        let decisions = Decisions::new(2, None);
+        decisions.open(record("a", "same"));
+        decisions.open(record("b", "same"));
+        decisions.open(record("c", "other"));
+        assert!(decisions.find("a").is_none(), "the oldest leaves");
+        assert_eq!(decisions.find("same").unwrap().id, "b");
+        decisions.open(record("d", "x"));
+        assert!(decisions.find("same").is_none());
+        let ring = decisions.ring.lock();
+        assert_eq!((ring.order.len(), ring.by_id.len()), (2, 4));
+    }
+
+    #[test]
+    fn a_log_that_cannot_keep_up_drops_and_counts() {
+        let (sender, _receiver) = mpsc::channel(1);
+        let decisions = Decisions::new(8, Some(sender));
+        let cell = decisions.open(record("a", "a"));
+        decisions.close(&cell);
+        decisions.close(&cell);
+        assert_eq!(decisions.dropped(), 1);
+    }
+}

@@ -1,0 +1,182 @@
+//! Start, reload, stop.
+
+use crate::fleet::Origin;
+use crate::metrics::EngineOnlyWord;
+use crate::record::{Decisions, open_log};
+use crate::spans::SpanSink;
+use crate::state::{LogFilter, Shared};
+use crate::{admin, membership, server, tls};
+use plimsoll_settings::Settings;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+
+/// Reads the settings again, as the command line, environment and file say now.
+pub type Reload = Box<dyn Fn() -> Result<Settings, String> + Send + Sync>;
+
+/// What a gateway is started with.
+pub struct Start {
+    pub settings: Settings,
+    pub reload: Option<Reload>,
+    pub log_filter: Option<LogFilter>,
+    pub spans: Option<SpanSink>,
+    /// Called once when both listeners accept, with their real addresses (clients', operators').
+    pub ready: Option<Box<dyn FnOnce(SocketAddr, SocketAddr) + Send>>,
+}
+
+/// Why a gateway did not start.
+#[derive(Debug, Error)]
+pub enum GatewayError {
+    #[error("cannot listen on {0}: {1}")]
+    Listen(SocketAddr, std::io::Error),
+    #[error("cannot write the decision log `{0}`: {1}")]
+    DecisionLog(PathBuf, std::io::Error),
+    #[error("engine `{0}`: {1}")]
+    Engine(String, plimsoll_pools::http::EndpointError),
+    #[error("tls: {0}")]
+    Tls(String),
+    #[error("cannot watch signals: {0}")]
+    Signals(std::io::Error),
+}
+
+/// Runs a gateway until SIGTERM or SIGINT. SIGHUP reloads.
+///
+/// # Errors
+/// See [`GatewayError`]; all of them at start, before the first request.
+pub async fn run(start: Start) -> Result<(), GatewayError> {
+    let Start { settings, reload, log_filter, spans, ready } = start;
+    let mut log = None;
+    let sender = match &settings.decisions.log_file {
+        None => None,
+        Some(path) => {
+            let (sender, writer) = open_log(path).map_err(|e| GatewayError::DecisionLog(path.clone(), e))?;
+            log = Some(writer);
+            Some(sender)
+        }
+    };
+    let (acceptor, tls) = watch::channel(load_tls(&settings).map_err(GatewayError::Tls)?);
+    let clients = listen(settings.gateway.listen).await?;
+    let operators = listen(settings.admin.listen).await?;
+    let addresses = (local(&clients, settings.gateway.listen), local(&operators, settings.admin.listen));
+    let engines = settings.engines.clone();
+    let decisions = Decisions::new(settings.decisions.ring_records, sender);
+    let shared = Arc::new(Shared::new(settings, decisions, log_filter, spans));
+    for engine in engines {
+        let url = engine.url.clone();
+        membership::add(&shared, engine, Origin::Config).map_err(|e| GatewayError::Engine(url, e))?;
+    }
+    let (stop, stopped) = watch::channel(false);
+    let serving = tokio::spawn(server::run(shared.clone(), clients, tls, stopped.clone()));
+    let admin = admin::router(shared.clone(), addresses.1.ip().is_loopback());
+    let admin_done = tokio::spawn(serve_admin(operators, admin, stopped));
+    let (mut term, mut int, mut hup) = (
+        signal(SignalKind::terminate()).map_err(GatewayError::Signals)?,
+        signal(SignalKind::interrupt()).map_err(GatewayError::Signals)?,
+        signal(SignalKind::hangup()).map_err(GatewayError::Signals)?,
+    );
+    if let Some(ready) = ready {
+        ready(addresses.0, addresses.1);
+    }
+    let reload = reload.map(Arc::new);
+    loop {
+        tokio::select! {
+            _ = term.recv() => break,
+            _ = int.recv() => break,
+            _ = hup.recv() => reload_now(&shared, reload.clone(), &acceptor).await,
+        }
+    }
+    tracing::info!("stopping: no new connections, running requests may finish");
+    shared.begin_stopping();
+    stop.send_replace(true);
+    // A second signal ends the patience.
+    tokio::select! {
+        _ = serving => {}
+        _ = term.recv() => tracing::warn!("second signal: running requests are cut"),
+        _ = int.recv() => tracing::warn!("second signal: running requests are cut"),
+    }
+    admin_done.abort();
+    for engine in shared.fleet.all().values() {
+        engine.stop();
+    }
+    drop(shared);
+    if let Some(writer) = log {
+        // Requests that were cut may still hold a sender for a moment; their records are written within the bound.
+        let joined = tokio::task::spawn_blocking(move || writer.join());
+        let _ = tokio::time::timeout(std::time::Duration::from_secs(2), joined).await;
+    }
+    Ok(())
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, GatewayError> {
+    TcpListener::bind(address).await.map_err(|e| GatewayError::Listen(address, e))
+}
+
+fn local(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
+    listener.local_addr().unwrap_or(asked)
+}
+
+fn load_tls(settings: &Settings) -> Result<Option<TlsAcceptor>, String> {
+    settings.gateway.tls.as_ref().map(tls::acceptor).transpose()
+}
+
+async fn serve_admin(listener: TcpListener, router: axum::Router, mut stop: watch::Receiver<bool>) {
+    let served = axum::serve(listener, router).with_graceful_shutdown(async move {
+        let _ = stop.wait_for(|stop| *stop).await;
+        // Metrics and readiness stay up while requests drain; the caller ends this task.
+        std::future::pending::<()>().await;
+    });
+    if let Err(error) = served.await {
+        tracing::error!(%error, "the admin listener failed");
+    }
+}
+
+/// Takes new settings or keeps the old ones and says why.
+async fn reload_now(shared: &Arc<Shared>, reload: Option<Arc<Reload>>, acceptor: &watch::Sender<Option<TlsAcceptor>>) {
+    let count = |result| shared.metrics.reloads.get_or_create(&EngineOnlyWord { result }).inc();
+    let Some(reload) = reload else {
+        tracing::warn!("reload asked for, but there is nothing to read settings from");
+        return;
+    };
+    let read = tokio::task::spawn_blocking(move || reload()).await.unwrap_or_else(|e| Err(e.to_string()));
+    let checked = read.and_then(|settings| load_tls(&settings).map(|tls| (settings, tls)));
+    let (settings, tls) = match checked {
+        Ok(good) => good,
+        Err(why) => {
+            count("refused");
+            tracing::error!(why, "reload refused, the old settings stay");
+            return;
+        }
+    };
+    let before = shared.settings.load_full();
+    for (key, changed) in [
+        ("gateway.listen", before.gateway.listen != settings.gateway.listen),
+        ("admin.listen", before.admin.listen != settings.admin.listen),
+        ("decisions.log_file", before.decisions.log_file != settings.decisions.log_file),
+        ("telemetry.otlp_endpoint", before.telemetry.otlp_endpoint != settings.telemetry.otlp_endpoint),
+    ] {
+        if changed {
+            tracing::warn!(key, "this setting needs a restart; the old value stays in use");
+        }
+    }
+    if before.telemetry.log != settings.telemetry.log
+        && let Some(set) = &shared.log_filter
+        && let Err(why) = set(&settings.telemetry.log)
+    {
+        tracing::error!(why, "the new log filter is not valid, the old one stays");
+    }
+    acceptor.send_replace(tls);
+    let engines = settings.engines.clone();
+    shared.apply(settings);
+    if let Err(error) = membership::reconcile(shared, &engines) {
+        count("partial");
+        tracing::error!(%error, "reload: an engine cannot be used; the rest is in effect");
+        return;
+    }
+    count("applied");
+    tracing::info!("settings reloaded");
+}

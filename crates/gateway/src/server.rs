@@ -1,0 +1,157 @@
+//! Listeners and connections: limits on heads, time and number, TLS, and an orderly end.
+
+use crate::accept;
+use crate::clock::millis;
+use crate::stall_guard::StallGuard;
+use crate::state::Shared;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use plimsoll_settings::Settings;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
+
+/// Requests a client may have open at once on one h2 connection.
+const H2_STREAMS: u32 = 1_024;
+
+/// Bytes hyper may hold per connection for reading heads and writing answers, at least.
+const CONNECTION_BUFFER_BYTES: usize = 64 << 10;
+
+/// Runs the clients' listener until `stop`; then lets connections end for at most the grace time.
+pub async fn run(
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    tls: watch::Receiver<Option<TlsAcceptor>>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let graceful = GracefulShutdown::new();
+    let places = Arc::new(Semaphore::new(shared.settings.load().gateway.max_connections.min(Semaphore::MAX_PERMITS)));
+    let connections = tokio_util_tasks::Tasks::default();
+    loop {
+        let place = tokio::select! {
+            place = places.clone().acquire_owned() => match place { Ok(place) => place, Err(_) => break },
+            () = stopped(&mut stop) => break,
+        };
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stopped(&mut stop) => break,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of file descriptors and the like: the listener stays, this moment passes.
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let settings = shared.settings.load_full();
+        let shared = shared.clone();
+        let acceptor = tls.borrow().clone();
+        let watcher = graceful.watcher();
+        connections.spawn(async move {
+            shared.metrics.client_connections.inc();
+            connection(&shared, &settings, stream, acceptor, watcher).await;
+            shared.metrics.client_connections.dec();
+            drop(place);
+        });
+    }
+    drop(listener);
+    let grace = millis(shared.settings.load().gateway.shutdown_grace_ms);
+    if tokio::time::timeout(grace, graceful.shutdown()).await.is_err() {
+        tracing::warn!(grace_ms = grace.as_millis(), "requests still running after the grace time are cut");
+    }
+    connections.abort_all();
+}
+
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // An error means that the one who could say so has gone: that is a stop too.
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+/// Tasks that are ended together.
+mod tokio_util_tasks {
+    use parking_lot::Mutex;
+    use std::future::Future;
+    use tokio::task::JoinSet;
+
+    #[derive(Default)]
+    pub(super) struct Tasks(Mutex<JoinSet<()>>);
+
+    impl Tasks {
+        pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+            let mut set = self.0.lock();
+            // Reap what has ended, so that the set holds running connections only.
+            while set.try_join_next().is_some() {}
+            set.spawn(task);
+        }
+
+        pub(super) fn abort_all(&self) {
+            self.0.lock().abort_all();
+        }
+    }
+}
+
+async fn connection(
+    shared: &Arc<Shared>,
+    settings: &Settings,
+    stream: TcpStream,
+    acceptor: Option<TlsAcceptor>,
+    watcher: Watcher,
+) {
+    // Without this, a token that follows another waits for the client's delayed ACK: 40 ms.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "connection gone at once");
+        return;
+    }
+    let stall = millis(settings.streams.client_stall_timeout_ms);
+    match acceptor {
+        None => http(shared, settings, StallGuard::new(stream, stall), watcher).await,
+        Some(acceptor) => {
+            let limit = millis(settings.limits.header_timeout_ms);
+            match tokio::time::timeout(limit, acceptor.accept(stream)).await {
+                Ok(Ok(stream)) => http(shared, settings, StallGuard::new(stream, stall), watcher).await,
+                Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+                Err(_) => tracing::debug!("TLS handshake took too long"),
+            }
+        }
+    }
+}
+
+async fn http<S>(shared: &Arc<Shared>, settings: &Settings, stream: S, watcher: Watcher)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let limits = &settings.limits;
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(millis(limits.header_timeout_ms))
+        .max_buf_size(limits.header_bytes.max(CONNECTION_BUFFER_BYTES))
+        .max_headers(limits.header_count)
+        .pipeline_flush(true);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
+        .max_concurrent_streams(H2_STREAMS)
+        .max_send_buf_size(CONNECTION_BUFFER_BYTES)
+        .keep_alive_interval(Duration::from_secs(20))
+        .keep_alive_timeout(Duration::from_secs(20));
+    let service = service_fn(|request: hyper::Request<Incoming>| {
+        let shared = shared.clone();
+        async move { Ok::<_, Infallible>(accept::serve(shared, request).await) }
+    });
+    let serving = builder.serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = watcher.watch(serving).await {
+        tracing::debug!(error = %error, "connection ended badly");
+    }
+}

@@ -1,0 +1,208 @@
+//! What all requests share, and the only door to the scheduler.
+//!
+//! Every call that can change an engine's health goes through [`Shared`], so that each transition is logged, counted
+//! and signalled to the requests that wait on that engine, in one place.
+
+use crate::auth::Keys;
+use crate::body_budget::BodyBudget;
+use crate::clock::Clock;
+use crate::fleet::Fleet;
+use crate::metrics::{EngineLabel, EngineWord, Metrics, OTHER_MODEL};
+use crate::record::Decisions;
+use crate::spans::SpanSink;
+use crate::token_estimate::TokenEstimate;
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use plimsoll_core::Nanos;
+use plimsoll_load::{
+    AttemptEnd, HealthChange, HealthConfig, HealthState, PolicyKind, Scheduler, SchedulerConfig, Settled, Ticket,
+};
+use plimsoll_settings::{PolicyName, Settings};
+use plimsoll_traffic::class::ClassRules;
+use plimsoll_traffic::retry_budget::RetryBudget;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Changes the log filter of the running process; the error says what is wrong with the new one.
+pub type LogFilter = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
+
+/// Everything that lives as long as the gateway.
+pub struct Shared {
+    pub settings: ArcSwap<Settings>,
+    pub keys: ArcSwap<Keys>,
+    pub clock: Clock,
+    pub fleet: Fleet,
+    pub metrics: Metrics,
+    pub decisions: Decisions,
+    pub bodies: BodyBudget,
+    pub token_estimate: TokenEstimate,
+    pub retry_budget: Mutex<RetryBudget>,
+    pub log_filter: Option<LogFilter>,
+    pub spans: Option<SpanSink>,
+    scheduler: Mutex<Scheduler>,
+    /// Served model names, for metric labels.
+    models: ArcSwap<BTreeSet<String>>,
+    stopping: AtomicBool,
+}
+
+impl Shared {
+    #[must_use]
+    pub fn new(settings: Settings, decisions: Decisions, log_filter: Option<LogFilter>, spans: Option<SpanSink>) -> Self {
+        Shared {
+            keys: ArcSwap::from_pointee(Keys::new(&settings.auth)),
+            clock: Clock::start(),
+            fleet: Fleet::default(),
+            metrics: Metrics::default(),
+            decisions,
+            bodies: BodyBudget::default(),
+            token_estimate: TokenEstimate::new(settings.policy.assumed_bytes_per_token),
+            retry_budget: Mutex::new(RetryBudget::new(settings.retry.budget_fraction, settings.retry.budget_burst)),
+            scheduler: Mutex::new(Scheduler::new(scheduler_config(&settings))),
+            models: ArcSwap::default(),
+            stopping: AtomicBool::new(false),
+            log_filter,
+            spans,
+            settings: ArcSwap::from_pointee(settings),
+        }
+    }
+
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    /// Runs `f` in the critical section of all choices. Keep it short; no IO.
+    pub fn with_scheduler<T>(&self, f: impl FnOnce(&mut Scheduler) -> T) -> T {
+        f(&mut self.scheduler.lock())
+    }
+
+    /// Settles an attempt. Later calls for the same ticket change nothing.
+    pub fn settle(&self, ticket: Ticket, end: AttemptEnd) {
+        let settled = self.with_scheduler(|s| s.settle(ticket, self.now(), end));
+        if let Settled::Released { health: Some(change) } = settled {
+            self.health_changed(change);
+        }
+    }
+
+    pub fn first_token(&self, ticket: Ticket) {
+        if let Some(change) = self.with_scheduler(|s| s.first_token(ticket, self.now())) {
+            self.health_changed(change);
+        }
+    }
+
+    /// Logs, counts and signals a transition.
+    pub fn health_changed(&self, change: HealthChange) {
+        let Some(engine) = self.fleet.get(change.instance) else { return };
+        engine.set_health(change.to);
+        let result = change.to.as_str();
+        self.metrics.health_changes.get_or_create(&EngineWord { engine: change.instance.0, result }).inc();
+        let (from, url) = (change.from.as_str(), engine.endpoint.url());
+        if change.to == HealthState::Ejected {
+            tracing::warn!(engine = %change.instance, url, from, why = change.why, "engine is out");
+        } else {
+            tracing::info!(engine = %change.instance, url, from, to = result, why = change.why, "engine health changed");
+        }
+    }
+
+    /// The set of served models may have changed.
+    pub fn refresh_models(&self) {
+        self.models.store(Arc::new(self.with_scheduler(|s| s.models()).into_iter().collect()));
+    }
+
+    #[must_use]
+    pub fn served_models(&self) -> Arc<BTreeSet<String>> {
+        self.models.load_full()
+    }
+
+    /// `model` if it is served, else [`OTHER_MODEL`]: label values stay bounded whatever clients send.
+    #[must_use]
+    pub fn model_label(&self, model: Option<&str>) -> String {
+        let models = self.models.load();
+        match model {
+            Some(model) if models.contains(model) => model.to_owned(),
+            None if models.len() == 1 => models.first().cloned().unwrap_or_default(),
+            _ => OTHER_MODEL.to_owned(),
+        }
+    }
+
+    #[must_use]
+    pub fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    pub fn begin_stopping(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes new settings. Listeners and engines are the caller's part.
+    pub fn apply(&self, settings: Settings) {
+        self.keys.store(Arc::new(Keys::new(&settings.auth)));
+        self.retry_budget.lock().reconfigure(settings.retry.budget_fraction, settings.retry.budget_burst);
+        self.with_scheduler(|s| s.reconfigure(scheduler_config(&settings)));
+        self.settings.store(Arc::new(settings));
+    }
+
+    /// Gauges as of now, then the text exposition.
+    #[must_use]
+    pub fn render_metrics(&self) -> String {
+        let metrics = &self.metrics;
+        metrics.engine_health.clear();
+        metrics.engine_requests.clear();
+        metrics.engine_prefill_tokens.clear();
+        metrics.engine_kv_tokens.clear();
+        metrics.engine_prefill_rate.clear();
+        for view in self.with_scheduler(|s| s.instances(self.now())) {
+            let engine = EngineLabel { engine: view.id.0 };
+            let result = if view.draining { "draining" } else { view.health.as_str() };
+            metrics.engine_health.get_or_create(&EngineWord { engine: view.id.0, result }).set(1);
+            let sum = |f: fn(&plimsoll_load::RankLoad) -> u64| {
+                view.ranks.iter().map(f).sum::<u64>().try_into().unwrap_or(i64::MAX)
+            };
+            metrics.engine_requests.get_or_create(&engine).set(sum(|r| u64::from(r.requests)));
+            metrics.engine_prefill_tokens.get_or_create(&engine).set(sum(|r| r.uncached_prefill_tokens));
+            metrics.engine_kv_tokens.get_or_create(&engine).set(sum(|r| r.reserved_kv_tokens));
+            if let Some(rate) = view.prefill_tokens_per_s {
+                metrics.engine_prefill_rate.get_or_create(&engine).set(rate);
+            }
+        }
+        metrics.body_bytes.set(self.bodies.held_bytes().try_into().unwrap_or(i64::MAX));
+        metrics.bytes_per_token.set(self.token_estimate.bytes_per_token());
+        metrics.decisions_dropped.set(self.decisions.dropped().try_into().unwrap_or(i64::MAX));
+        metrics.render()
+    }
+}
+
+/// The scheduler's share of the settings.
+#[must_use]
+pub fn scheduler_config(settings: &Settings) -> SchedulerConfig {
+    SchedulerConfig {
+        policy: match settings.policy.name {
+            PolicyName::LeastWait => PolicyKind::LeastWait,
+            PolicyName::RoundRobin => PolicyKind::RoundRobin,
+            PolicyName::PowerOfTwo => PolicyKind::PowerOfTwo,
+        },
+        seed: settings.policy.seed,
+        tie_fraction: settings.policy.tie_fraction,
+        assumed_prefill_tokens_per_s: settings.policy.assumed_prefill_tokens_per_s,
+        record_candidates: settings.decisions.candidates,
+        report_stale: Nanos::from_millis(settings.health.report_stale_ms),
+        health: HealthConfig {
+            probe_failures: settings.health.probe_failures,
+            request_failures: settings.health.request_failures,
+            half_open_requests: settings.health.half_open_requests,
+            ..HealthConfig::default()
+        },
+    }
+}
+
+/// The classifier's share of the settings.
+#[must_use]
+pub fn class_rules(settings: &Settings) -> ClassRules {
+    ClassRules {
+        high_uncached_tokens: settings.classes.high_uncached_tokens,
+        high_hit_fraction: settings.classes.high_hit_fraction,
+        low_uncached_tokens: settings.classes.low_uncached_tokens,
+        low_hit_fraction: settings.classes.low_hit_fraction,
+    }
+}
