@@ -10,7 +10,7 @@ pub(super) fn check(engines: &[Engine], found: &mut Vec<Problem>) {
     for (index, engine) in engines.iter().enumerate() {
         let path = |field: &str| format!("engines[{index}].{field}");
         if let Some(server) = web::base(&path("url"), &engine.url, found) {
-            let https = server.0 == "https";
+            let https = server.https;
             if let Some(first) = seen.insert(server, index) {
                 let what = format!("is the same server as `engines[{first}].url`; list an engine once");
                 found.push(Problem::at(path("url"), what));

@@ -3,16 +3,30 @@
 use crate::problem::Problem;
 use http::Uri;
 
-/// A base URL without path, in a form that is equal for equal servers: scheme, host and port. Adds a problem otherwise.
-pub(super) fn base(path: &str, text: &str, found: &mut Vec<Problem>) -> Option<(String, String, u16)> {
+/// What makes two base URLs the same server.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Server {
+    pub(super) https: bool,
+    host: String,
+    port: u16,
+    base_path: String,
+}
+
+/// Reads a base URL; adds a problem and gives none where it cannot be one.
+pub(super) fn base(path: &str, text: &str, found: &mut Vec<Problem>) -> Option<Server> {
     let uri = parse(path, text, found)?;
-    if uri.path() != "/" || uri.query().is_some() {
-        found.push(Problem::at(path, "must be a base url without path; `/v1` is added per request"));
+    let base_path = uri.path().trim_end_matches('/');
+    if base_path.ends_with("/v1") || uri.query().is_some() {
+        found.push(Problem::at(path, "must be a base url, without `/v1` and without a query"));
         return None;
     }
-    let scheme = uri.scheme_str()?.to_ascii_lowercase();
-    let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
-    Some((scheme, uri.host()?.to_ascii_lowercase(), port))
+    let https = uri.scheme_str() == Some("https");
+    Some(Server {
+        https,
+        host: uri.host()?.to_ascii_lowercase(),
+        port: uri.port_u16().unwrap_or(if https { 443 } else { 80 }),
+        base_path: base_path.to_owned(),
+    })
 }
 
 /// A URL that may have a path.

@@ -1,0 +1,158 @@
+//! The command line: declarations only. `docs/reference/cli.md` is generated from them.
+
+use crate::commands::demo::DemoArgs;
+use clap::{Args, Parser, Subcommand};
+use plimsoll_engine::EngineConfig;
+use plimsoll_settings::{LogFormat, PolicyName};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Keeps LLM inference stable under load, in front of SGLang and vLLM engines.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "plimsoll", version, arg_required_else_help = true, propagate_version = true)]
+#[command(after_help = "Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed while running, \
+                        2 wrong command line or config, 130 interrupted.")]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Start a gateway and engines, drive them with a workload, show what happens
+    Demo(DemoArgs),
+    /// Run the gateway
+    Serve(ServeArgs),
+    /// Run one built-in engine
+    Engine(EngineArgs),
+    /// Check a config and say what would happen
+    Check(CheckArgs),
+    /// Print the version and what was built in
+    Version(VersionArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+}
+
+/// Flags that become settings, shared by `serve` and `check`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct SettingsArgs {
+    /// Config file (TOML)
+    #[arg(long, value_name = "FILE", env = "PLIMSOLL_CONFIG", hide_env_values = true)]
+    pub config: Option<PathBuf>,
+    /// Engine to route to, such as http://127.0.0.1:30000; repeat for more. Replaces the config's list
+    #[arg(long, value_name = "URL")]
+    pub engine: Vec<String>,
+    /// Bearer key for the engines of `--engine`; the environment keeps it out of the process list
+    #[arg(long, value_name = "KEY", env = "PLIMSOLL_ENGINE_API_KEY", hide_env_values = true)]
+    pub api_key: Option<String>,
+    /// Address for clients [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+    /// Address for operators [default: 127.0.0.1:9090]
+    #[arg(long, value_name = "ADDR")]
+    pub admin: Option<String>,
+    /// Bearer token of the admin API; PLIMSOLL_ADMIN__TOKEN keeps it out of the process list
+    #[arg(long, value_name = "TOKEN")]
+    pub admin_token: Option<String>,
+    /// How an engine is chosen [default: least_wait]
+    #[arg(long, value_name = "NAME", value_parser = PolicyName::ALL.map(PolicyName::as_str))]
+    pub policy: Option<String>,
+    /// Write every decision record to this file, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    pub decision_log: Option<PathBuf>,
+    /// Log filter, such as `info` or `plimsoll_gateway=debug`
+    #[arg(long, value_name = "FILTER")]
+    pub log: Option<String>,
+    /// Form of log lines [default: text]
+    #[arg(long, value_name = "FORM", value_parser = LogFormat::ALL.map(LogFormat::as_str))]
+    pub log_format: Option<String>,
+    /// Any setting by its key, such as `limits.body_bytes=1000000`; repeat for more
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    pub settings: SettingsArgs,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct EngineArgs {
+    /// Address for requests; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:30000")]
+    pub listen: SocketAddr,
+    /// Name under which the model is served
+    #[arg(long, value_name = "NAME", default_value_t = EngineConfig::default().model_name)]
+    pub model_name: String,
+    /// Bearer key that requests need; without one the engine is open
+    #[arg(long, value_name = "KEY", env = "PLIMSOLL_ENGINE_API_KEY", hide_env_values = true)]
+    pub api_key: Option<String>,
+    /// Tokens in one KV page, a multiple of 16
+    #[arg(long, value_name = "N", default_value_t = EngineConfig::default().page_tokens)]
+    pub page_tokens: usize,
+    /// KV tokens that fit in memory
+    #[arg(long, value_name = "N", default_value_t = EngineConfig::default().kv_tokens)]
+    pub kv_tokens: usize,
+    /// Sequences in one step
+    #[arg(long, value_name = "N", default_value_t = EngineConfig::default().max_running)]
+    pub max_running: usize,
+    /// Requests that may wait before further ones get 503
+    #[arg(long, value_name = "N", default_value_t = EngineConfig::default().max_waiting)]
+    pub max_waiting: usize,
+    /// Tokens computed in one step, prefill and decode together
+    #[arg(long, value_name = "N", default_value_t = EngineConfig::default().token_budget)]
+    pub token_budget: usize,
+    /// Longest prompt plus output of one request, in tokens
+    #[arg(long, value_name = "N", default_value_t = EngineConfig::default().context_tokens)]
+    pub context_tokens: usize,
+    /// Output tokens of a request that names no maximum
+    #[arg(long, value_name = "N", default_value_t = EngineConfig::default().default_max_tokens)]
+    pub default_max_tokens: usize,
+    /// `/generate` streams only what is new instead of everything so far
+    #[arg(long)]
+    pub incremental_streaming: bool,
+    /// Make every step take at least this long, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pub step_delay_ms: u64,
+    /// Serve `/admin/faults`, which makes the engine misbehave on purpose
+    #[arg(long)]
+    pub faults: bool,
+    /// After SIGTERM, how long running requests may take, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 10_000)]
+    pub drain_ms: u64,
+    /// Log filter, such as `info` or `plimsoll_engine=debug`
+    #[arg(long, value_name = "FILTER", default_value = "warn")]
+    pub log: String,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub settings: SettingsArgs,
+    /// Ask every engine what it is; exit code 1 when one does not answer
+    #[arg(long)]
+    pub probe: bool,
+    /// Print the settings that result, as TOML with secrets masked
+    #[arg(long, group = "print")]
+    pub print_config: bool,
+    /// Print the JSON schema of the config file
+    #[arg(long, group = "print")]
+    pub print_schema: bool,
+    /// Read an API key from stdin and print its hash for `auth.keys`
+    #[arg(long, group = "print", conflicts_with = "probe")]
+    pub hash_key: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct VersionArgs {
+    /// As one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct CompletionsArgs {
+    /// Shell to print for
+    pub shell: clap_complete::Shell,
+}

@@ -1,0 +1,8 @@
+//! The subcommands, one file each.
+
+pub mod check;
+pub mod completions;
+pub mod demo;
+pub mod engine;
+pub mod serve;
+pub mod version;

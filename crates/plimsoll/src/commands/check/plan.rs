@@ -1,0 +1,86 @@
+//! What `serve` would do, in words.
+
+use plimsoll_settings::{Engine, Settings};
+use std::fmt::Write as _;
+
+/// One line per thing that would happen, for people.
+pub(super) fn describe(settings: &Settings) -> String {
+    let mut text = String::from("config    ok\n");
+    let mut line = |name: &str, what: &str| {
+        let _ = writeln!(text, "{name:<9} {what}");
+    };
+    line("clients", &clients(settings));
+    line("admin", &admin(settings));
+    line("auth", &auth(settings));
+    line("policy", &format!("{}, seed {}", settings.policy.name, settings.policy.seed));
+    line("engines", &engines(&settings.engines));
+    for engine in &settings.engines {
+        line("", &describe_engine(engine));
+    }
+    line("decisions", &decisions(settings));
+    line("traces", &traces(settings));
+    line("log", &format!("{}, as {} on stderr", settings.telemetry.log, settings.telemetry.log_format.as_str()));
+    text
+}
+
+fn clients(settings: &Settings) -> String {
+    let listen = settings.gateway.listen;
+    match &settings.gateway.tls {
+        Some(tls) => format!("https://{listen} with the certificate in {}", tls.cert_file.display()),
+        None => format!("http://{listen} (HTTP/1.1 and h2c, no TLS)"),
+    }
+}
+
+fn admin(settings: &Settings) -> String {
+    let listen = settings.admin.listen;
+    let access = match (&settings.admin.token, listen.ip().is_loopback()) {
+        (Some(_), _) => "with a token",
+        (None, true) => "no token, open to this machine",
+        (None, false) => "no token: /admin and /debug answer 403 here, set admin.token",
+    };
+    format!("http://{listen} ({access})")
+}
+
+fn auth(settings: &Settings) -> String {
+    let keys = &settings.auth.keys;
+    if keys.is_empty() {
+        return "off: everybody may send, as tenant `default`".into();
+    }
+    let mut tenants: Vec<_> = keys.iter().map(|key| key.tenant.as_str()).collect();
+    tenants.sort_unstable();
+    tenants.dedup();
+    format!("on: {} keys of {} tenants", keys.len(), tenants.len())
+}
+
+fn engines(engines: &[Engine]) -> String {
+    match engines.len() {
+        0 => "none: nothing is ready until one is added with --engine, in the config, or by POST /admin/engines".into(),
+        count => count.to_string(),
+    }
+}
+
+fn describe_engine(engine: &Engine) -> String {
+    let kind = engine.kind.map_or("family found by probing", |kind| kind.as_str());
+    let models = match engine.models.as_slice() {
+        [] => "models asked from it".to_owned(),
+        models => format!("models {}", models.join(", ")),
+    };
+    let key = if engine.api_key.is_some() { ", with a key" } else { "" };
+    format!("{} ({kind}, {models}{key})", engine.url)
+}
+
+fn decisions(settings: &Settings) -> String {
+    let kept = settings.decisions.ring_records;
+    match &settings.decisions.log_file {
+        Some(file) => format!("the last {kept} in memory, all of them in {}", file.display()),
+        None => format!("the last {kept} in memory"),
+    }
+}
+
+fn traces(settings: &Settings) -> String {
+    let fraction = settings.telemetry.trace_fraction;
+    match &settings.telemetry.otlp_endpoint {
+        Some(endpoint) => format!("to {endpoint}, {fraction} of requests unless the client decides"),
+        None => "off".into(),
+    }
+}

@@ -1,0 +1,40 @@
+//! `plimsoll serve`: the gateway, until SIGTERM or Ctrl-C.
+//!
+//! SIGHUP reads file, environment and flags again through the same call that read them at the start; the gateway decides
+//! what of it can change while running and says what cannot.
+
+use crate::cli::ServeArgs;
+use crate::{Failure, output, runtime, telemetry};
+use plimsoll_gateway::{GatewayError, Start};
+use std::net::SocketAddr;
+
+/// Runs the gateway.
+///
+/// # Errors
+/// A wrong config (2), a port that is taken or files that cannot be written (1).
+pub fn run(args: ServeArgs) -> Result<(), Failure> {
+    let settings = args.settings.load()?;
+    let log_filter = telemetry::start(&settings.telemetry)?;
+    runtime::raise_open_files();
+    let scheme = if settings.gateway.tls.is_some() { "https" } else { "http" };
+    let start = Start {
+        settings,
+        reload: Some(Box::new(move || args.settings.load().map_err(|failure| failure.message))),
+        log_filter: Some(log_filter),
+        spans: None,
+        ready: Some(Box::new(move |clients: SocketAddr, operators: SocketAddr| {
+            output::note(&format!("plimsoll serve: listening on {scheme}://{clients} (admin http://{operators})"));
+        })),
+    };
+    runtime::multi_thread()?.block_on(plimsoll_gateway::run(start)).map_err(|error| refuse(&error))
+}
+
+fn refuse(error: &GatewayError) -> Failure {
+    let failure = Failure::failed(error);
+    match error {
+        GatewayError::Listen(address, _) if address.port() != 0 => {
+            failure.hint("another program may hold that port; give `--listen` or `--admin` another one, 0 takes a free one")
+        }
+        _ => failure,
+    }
+}

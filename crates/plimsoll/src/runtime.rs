@@ -1,0 +1,27 @@
+//! The async runtime and process limits of commands that serve.
+//!
+//! Built by hand and only where needed: `check` and `version` start no threads.
+
+use crate::Failure;
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+/// A multi-threaded runtime, one worker per core.
+///
+/// # Errors
+/// When the system gives no threads.
+pub fn multi_thread() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::failed(format!("cannot start the runtime: {error}")))
+}
+
+/// Raises the soft limit of open files to the hard one. Each request in flight holds two sockets, and the usual soft
+/// limit of 1,024 would refuse the 500th. A refusal is not an error: the old limit stays.
+pub fn raise_open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::debug!(%error, "the limit of open files stays as it is");
+    }
+}
