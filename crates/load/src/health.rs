@@ -122,12 +122,10 @@ impl Health {
     }
 
     /// In without panic: healthy, or half open with a free trial.
+    #[inline]
     pub(crate) fn open(&self, config: &HealthConfig) -> bool {
-        match self.state {
-            HealthState::Healthy => true,
-            HealthState::HalfOpen => self.trials < config.half_open_requests.max(1),
-            HealthState::Unproven | HealthState::Ejected => false,
-        }
+        self.state == HealthState::Healthy
+            || (self.state == HealthState::HalfOpen && self.trials < config.half_open_requests.max(1))
     }
 
     pub(crate) fn placed(&mut self) -> Stamp {

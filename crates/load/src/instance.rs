@@ -10,12 +10,23 @@ use plimsoll_core::{InstanceId, Nanos};
 use smallvec::SmallVec;
 
 /// One DP rank.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct RankState {
     pub own: Counters,
     pub reported: Reported,
     /// Prefill tokens served since the instance was added, as charged.
     pub served_tokens: u64,
+    /// KV tokens it can hold, ready for comparison; infinite while nobody said. See [`Instance::fit_ranks`].
+    pub kv_limit_tokens: f64,
+}
+
+impl RankState {
+    const EMPTY: RankState = RankState {
+        own: Counters { requests: 0, uncached_prefill_tokens: 0, reserved_kv_tokens: 0 },
+        reported: Reported::NONE,
+        served_tokens: 0,
+        kv_limit_tokens: f64::INFINITY,
+    };
 }
 
 #[derive(Clone, Debug)]
@@ -29,7 +40,10 @@ pub(crate) struct Instance {
     pub refused_until: Nanos,
     /// May be longer than `spec.ranks`: a rank that vanished keeps its counters until its entries are settled.
     pub ranks: SmallVec<[RankState; 1]>,
-    pub rate: PrefillRate,
+    /// Boxed: a choice does not look into it.
+    rate: Box<PrefillRate>,
+    /// Inverse of what `rate` estimates; `None` until it does.
+    pub prefill_s_per_token: Option<f64>,
 }
 
 impl Instance {
@@ -42,16 +56,31 @@ impl Instance {
             refused_at: Nanos::ZERO,
             refused_until: Nanos::ZERO,
             ranks: SmallVec::new(),
-            rate: PrefillRate::default(),
+            rate: Box::default(),
+            prefill_s_per_token: None,
         };
         instance.fit_ranks();
         instance
     }
 
-    /// Adds the ranks that `spec` names and that are missing.
+    /// Brings the ranks in line with `spec` and the reports: adds those that are missing, renews their KV limits.
     pub(crate) fn fit_ranks(&mut self) {
         let wanted = self.rank_count().max(self.ranks.len());
-        self.ranks.resize(wanted, RankState::default());
+        self.ranks.resize(wanted, RankState::EMPTY);
+        for index in 0..self.ranks.len() {
+            let capacity = self.capacity_kv_tokens(&self.ranks[index]);
+            self.ranks[index].kv_limit_tokens = capacity.map_or(f64::INFINITY, |tokens| tokens as f64);
+        }
+    }
+
+    /// Learns from a first token: so many tokens were prefilled on one rank within `elapsed`.
+    pub(crate) fn observe_prefill(&mut self, served_tokens: u64, elapsed: Nanos) {
+        self.rate.observe(served_tokens, elapsed);
+        self.prefill_s_per_token = self.rate.tokens_per_s().map(|rate| 1.0 / rate);
+    }
+
+    pub(crate) fn prefill_tokens_per_s(&self) -> Option<f64> {
+        self.rate.tokens_per_s()
     }
 
     pub(crate) fn rank_count(&self) -> usize {

@@ -33,8 +33,8 @@ pub struct Candidate {
     pub requests: f64,
     pub uncached_prefill_tokens: f64,
     pub reserved_kv_tokens: f64,
-    /// Observed, or that of its peers, or assumed; above zero.
-    pub prefill_tokens_per_s: f64,
+    /// Inverse prefill rate: observed, or that of its peers, or assumed; above zero.
+    pub prefill_s_per_token: f64,
     /// [`expected_wait_s`] for this request's charge.
     pub expected_wait_s: f64,
     /// Refused a moment ago.
@@ -49,26 +49,22 @@ impl Candidate {
     /// 0 is best. Refusing is worse than full: a full instance queues, a refusing one answers 429.
     #[inline]
     pub(crate) const fn tier(&self) -> u8 {
-        match (self.refusing, self.has_room) {
-            (false, true) => 0,
-            (false, false) => 1,
-            (true, true) => 2,
-            (true, false) => 3,
-        }
+        self.refusing as u8 * 2 + !self.has_room as u8
     }
 }
 
 /// Expected seconds to the first token:
 ///
-/// `(outstanding + own) / rate + requests * DECODE_SHARE_S`
+/// `(outstanding + own) / prefill rate + requests * DECODE_SHARE_S`
 ///
 /// Uncached tokens in front plus this request's over the prefill rate is the article's token-based load and SMG's
 /// expected wait (`gateways.md` §1.1, `least_load`) with real token counts in place of a constant per request; the
 /// second term is the share that running decodes take of each step (SMG's `lambda * k / (1 - k)`, linear here because
 /// the saturation point `k` of a stock engine is not known).
 #[must_use]
-pub fn expected_wait_s(outstanding_tokens: f64, own_tokens: f64, rate_tokens_per_s: f64, requests: f64) -> f64 {
-    (outstanding_tokens + own_tokens) / rate_tokens_per_s + requests * DECODE_SHARE_S
+#[inline]
+pub fn expected_wait_s(outstanding_tokens: f64, own_tokens: f64, prefill_s_per_token: f64, requests: f64) -> f64 {
+    (outstanding_tokens + own_tokens) * prefill_s_per_token + requests * DECODE_SHARE_S
 }
 
 /// What a policy chooses from. Never empty.

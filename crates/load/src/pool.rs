@@ -36,7 +36,7 @@ impl Pool {
         {
             return rate;
         }
-        let mut known: Vec<f64> = self.instances(slots).filter_map(|(_, i)| i.rate.tokens_per_s()).collect();
+        let mut known: Vec<f64> = self.instances(slots).filter_map(|(_, i)| i.prefill_tokens_per_s()).collect();
         let rate = (!known.is_empty()).then(|| median(&mut known));
         self.peer_rate = Some((now, rate));
         rate

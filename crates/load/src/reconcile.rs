@@ -29,7 +29,7 @@ pub struct Known {
 }
 
 /// The last report of one rank, already reduced to what exceeds the ledger.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Reported {
     received: Option<Nanos>,
     /// Zero where not known: nothing is added then.
@@ -40,6 +40,13 @@ pub(crate) struct Reported {
 }
 
 impl Reported {
+    pub(crate) const NONE: Reported = Reported {
+        received: None,
+        beyond: Foreign { requests: 0.0, prefill_tokens: 0.0, kv_tokens: 0.0 },
+        known: Known { requests: false, prefill_tokens: false, kv_tokens: false },
+        capacity_kv_tokens: None,
+    };
+
     /// Takes a report; one that is older than the last is ignored. A reception time ahead of `now` is read as `now`.
     pub(crate) fn take(&mut self, report: &LoadReport, own: &Counters, now: Nanos) {
         let received = report.received.min(now);
@@ -70,7 +77,9 @@ impl Reported {
     #[inline]
     pub(crate) fn foreign(&self, now: Nanos, per_stale: f64) -> Foreign {
         let Some(received) = self.received else { return Foreign::default() };
-        let trust = (1.0 - now.since(received).0 as f64 * per_stale).max(0.0);
+        // Through i64, which converts in one instruction; three centuries fit.
+        let age = now.since(received).0.min(i64::MAX as u64) as i64 as f64;
+        let trust = (1.0 - age * per_stale).max(0.0);
         Foreign {
             requests: self.beyond.requests * trust,
             prefill_tokens: self.beyond.prefill_tokens * trust,

@@ -130,7 +130,7 @@ impl Scheduler {
         self.ledger.end_prefill(ticket, &mut rank.own);
         rank.served_tokens = rank.served_tokens.saturating_add(entry.charge.uncached_prefill_tokens);
         let served = rank.served_tokens.saturating_sub(entry.served_before).saturating_add(entry.foreign_before);
-        instance.rate.observe(served, now.since(entry.placed_at));
+        instance.observe_prefill(served, now.since(entry.placed_at));
         instance.accepted(entry.placed_at);
         named(entry.target.instance, instance.health.first_token(entry.stamp))
     }
@@ -171,6 +171,7 @@ impl Scheduler {
         if let Some(rank) = instance.ranks.get_mut(usize::from(report.rank.0)) {
             let own = rank.own;
             rank.reported.take(&report, &own, now);
+            instance.fit_ranks();
         }
     }
 

@@ -74,7 +74,7 @@ impl Scheduler {
             draining: instance.draining,
             refusing: instance.refusing(now),
             ranks: ranks.collect(),
-            prefill_tokens_per_s: instance.rate.tokens_per_s(),
+            prefill_tokens_per_s: instance.prefill_tokens_per_s(),
         }
     }
 }

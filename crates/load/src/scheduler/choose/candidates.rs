@@ -68,7 +68,7 @@ impl Walk<'_> {
     fn take(&self, into: &mut Vec<Candidate>, fits: impl Fn(&Instance) -> bool) -> bool {
         into.clear();
         let mut any = false;
-        let unobserved = self.peer_rate.unwrap_or(self.config.assumed_prefill_tokens_per_s).max(1.0);
+        let unobserved = 1.0 / self.peer_rate.unwrap_or(self.config.assumed_prefill_tokens_per_s).max(1.0);
         let per_stale = per_stale(self.config.report_stale);
         for (slot, instance) in self.pool.instances(self.slots) {
             if !instance.in_service() || !self.kind_fits(instance) || !fits(instance) {
@@ -78,12 +78,12 @@ impl Walk<'_> {
             if self.ask.exclude.contains(&instance.id) {
                 continue;
             }
-            let rate = instance.rate.tokens_per_s().unwrap_or(unobserved);
+            let s_per_token = instance.prefill_s_per_token.unwrap_or(unobserved);
             let refusing = instance.refusing(self.now);
             for (index, rank) in instance.serving_ranks().iter().enumerate() {
                 let target = Target { instance: instance.id, rank: Rank(index as u16) };
-                let (load, capacity) = (self.load(rank, per_stale), instance.capacity_kv_tokens(rank));
-                into.push(self.candidate(target, slot, load, rate, refusing, capacity));
+                let load = self.load(rank, per_stale);
+                into.push(self.candidate(target, slot, load, s_per_token, refusing, rank.kv_limit_tokens));
             }
         }
         any
@@ -95,8 +95,8 @@ impl Walk<'_> {
         let foreign = rank.reported.foreign(self.now, per_stale);
         (
             f64::from(rank.own.requests) + foreign.requests,
-            rank.own.uncached_prefill_tokens as f64 + foreign.prefill_tokens,
-            rank.own.reserved_kv_tokens as f64 + foreign.kv_tokens,
+            real(rank.own.uncached_prefill_tokens) + foreign.prefill_tokens,
+            real(rank.own.reserved_kv_tokens) + foreign.kv_tokens,
         )
     }
 
@@ -106,9 +106,9 @@ impl Walk<'_> {
         target: Target,
         slot: usize,
         (requests, outstanding, held): (f64, f64, f64),
-        rate: f64,
+        s_per_token: f64,
         refusing: bool,
-        capacity: Option<u64>,
+        kv_limit_tokens: f64,
     ) -> Candidate {
         let charge = &self.ask.charge;
         Candidate {
@@ -116,10 +116,10 @@ impl Walk<'_> {
             requests,
             uncached_prefill_tokens: outstanding,
             reserved_kv_tokens: held,
-            prefill_tokens_per_s: rate,
-            expected_wait_s: expected_wait_s(outstanding, charge.uncached_prefill_tokens as f64, rate, requests),
+            prefill_s_per_token: s_per_token,
+            expected_wait_s: expected_wait_s(outstanding, charge.uncached_prefill_tokens as f64, s_per_token, requests),
             refusing,
-            has_room: capacity.is_none_or(|capacity| held + charge.reserved_kv_tokens as f64 <= capacity as f64),
+            has_room: held + charge.reserved_kv_tokens as f64 <= kv_limit_tokens,
             slot: slot as u32,
         }
     }
@@ -130,16 +130,24 @@ impl Walk<'_> {
     }
 }
 
+/// Sums of bounded charges stay far below 2^63, and the signed conversion is one instruction.
+#[inline]
+const fn real(tokens: u64) -> f64 {
+    tokens as i64 as f64
+}
+
 /// Reorders so that the candidates of the best tier come first, and returns how many they are. With one tier the
 /// order stays as it is.
 fn bring_best_tier_forward(candidates: &mut [Candidate]) -> usize {
-    let best = candidates.iter().map(Candidate::tier).min();
+    let Some(first) = candidates.first().map(Candidate::tier) else { return 0 };
+    if candidates.iter().all(|c| c.tier() == first) {
+        return candidates.len();
+    }
+    let best = candidates.iter().map(Candidate::tier).fold(first, u8::min);
     let mut end = 0;
     for index in 0..candidates.len() {
-        if Some(candidates[index].tier()) == best {
-            if index != end {
-                candidates.swap(index, end);
-            }
+        if candidates[index].tier() == best {
+            candidates.swap(index, end);
             end += 1;
         }
     }
