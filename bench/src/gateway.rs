@@ -74,8 +74,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("bench has no parent folder")?;
     let logs = Path::new(env!("CARGO_MANIFEST_DIR")).join("out");
     std::fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
-    let programs = product::Programs::find(repository, args.plimsoll.as_deref());
-    let choice_cost = if args.no_choice_cost { Err("left out".to_owned()) } else { product::choice_cost(repository) };
+    if let Some(unknown) = args.only.iter().find(|name| Contender::ALL.iter().all(|c| c.name() != *name)) {
+        anyhow::bail!("no contender is called {unknown:?}: use {}", Contender::ALL.map(Contender::name).join(", "));
+    }
+    let wanted =
+        |c: Contender| args.only.is_empty() || c == Contender::Direct || args.only.iter().any(|name| name == c.name());
+    let ours_wanted = Contender::ALL.iter().any(|c| c.is_ours() && wanted(*c));
+    let programs = product::Programs::find(repository, args.plimsoll.as_deref(), ours_wanted);
+    let choice_cost = match args.no_choice_cost {
+        true => Err("left out".to_owned()),
+        false => product::choice_cost(repository).map_err(|error| format!("{error:#}")),
+    };
 
     let mut results = Results {
         machine: machine::Machine::read(repository),
@@ -89,10 +98,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         choice_cost,
     };
     for contender in Contender::ALL {
-        let wanted =
-            args.only.is_empty() || contender == Contender::Direct || args.only.iter().any(|n| n == contender.name());
         match contender.present(&programs) {
-            _ if !wanted => {}
+            _ if !wanted(contender) => {}
             Ok(()) => results.contenders.push(contender),
             Err(why) => results.absent.push((contender, why)),
         }

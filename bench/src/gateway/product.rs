@@ -12,8 +12,10 @@ pub struct Programs {
 }
 
 impl Programs {
-    pub fn find(repository: &Path, given: Option<&Path>) -> Programs {
+    /// `needed` is false where no row of ours is wanted: nothing is built then.
+    pub fn find(repository: &Path, given: Option<&Path>, needed: bool) -> Programs {
         let plimsoll = match given {
+            _ if !needed => Err("left out".to_owned()),
             Some(path) if path.is_file() => Ok(path.to_owned()),
             Some(path) => Err(format!("{} is no file", path.display())),
             None => build(repository).map_err(|error| format!("not built: {error:#}")),
@@ -25,7 +27,7 @@ impl Programs {
 /// Builds the release binary and returns where cargo put it.
 fn build(repository: &Path) -> anyhow::Result<PathBuf> {
     eprintln!("building plimsoll (release)");
-    let output = Command::new(cargo())
+    let output = cargo()?
         .current_dir(repository)
         .args(["build", "--release", "-p", "plimsoll", "--message-format=json-render-diagnostics"])
         .stderr(Stdio::inherit())
@@ -44,9 +46,11 @@ fn build(repository: &Path) -> anyhow::Result<PathBuf> {
     bail!("cargo named no executable called plimsoll")
 }
 
-/// The cargo that runs us.
-fn cargo() -> std::ffi::OsString {
-    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+/// The cargo that runs us, tied to our life: a benchmark that is killed leaves no build behind.
+fn cargo() -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("supervise").arg(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    Ok(command)
 }
 
 fn peer(repository: &Path, program: &str) -> Result<PathBuf, String> {
@@ -60,20 +64,17 @@ fn peer(repository: &Path, program: &str) -> Result<PathBuf, String> {
         .ok_or_else(|| "not installed (bench/peers.sh installs it)".to_owned())
 }
 
-/// Output of the example that times a choice among 1,024 engines, or why there is none.
-pub fn choice_cost(repository: &Path) -> Result<String, String> {
+/// Output of the example that times a choice among 1,024 engines.
+pub fn choice_cost(repository: &Path) -> anyhow::Result<String> {
     eprintln!("timing a choice among 1,024 engines");
-    let output = Command::new(cargo())
+    let output = cargo()?
         .current_dir(repository)
         .args(["run", "--release", "--quiet", "-p", "plimsoll-load", "--example", "choice_cost"])
         .stderr(Stdio::inherit())
         .output()
-        .map_err(|error| format!("cannot run cargo: {error}"))?;
+        .context("cannot run cargo")?;
     if !output.status.success() {
-        return Err(format!(
-            "`cargo run --release -p plimsoll-load --example choice_cost` ended with {}",
-            output.status
-        ));
+        bail!("`cargo run --release -p plimsoll-load --example choice_cost` ended with {}", output.status);
     }
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
