@@ -119,7 +119,7 @@ fn one_per_cent_of_failures_never_ejects() {
     let mut draw: u64 = 1;
     for _ in 0..100_000 {
         draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let end = if (draw >> 33) % 100 == 0 { AttemptEnd::Failed } else { AttemptEnd::Ok };
+        let end = if (draw >> 33).is_multiple_of(100) { AttemptEnd::Failed } else { AttemptEnd::Ok };
         let ticket = fleet.place().ticket;
         let settled = fleet.settle(ticket, end);
         assert_eq!(settled, Settled::Released { health: None });

@@ -1,5 +1,7 @@
 //! The scheduler as its callers see it: one module per promise.
 
+#![allow(clippy::unwrap_used, reason = "helpers outside test functions are tests too")]
+
 mod fleet;
 mod health;
 mod interleavings;

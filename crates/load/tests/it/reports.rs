@@ -71,7 +71,7 @@ fn unknown_is_neither_preferred_nor_starved() {
     assert_eq!((load.foreign_requests, load.foreign_prefill_tokens, load.capacity_kv_tokens), (None, None, None));
     // Under load the ledger keeps the silent one from being flooded.
     let (per_instance, _) = fleet.burst(40);
-    assert_eq!(per_instance[&0], 20);
+    assert!((19..=21).contains(&per_instance[&0]), "{per_instance:?}");
 }
 
 #[test]

@@ -13,7 +13,8 @@ fn granted(budget: &mut RetryBudget, requests: u32, wanted: u32) -> u32 {
 #[test]
 fn retries_stay_a_tenth_of_requests_however_many_are_wanted() {
     let mut budget = RetryBudget::new(0.1, 16);
-    assert_eq!(granted(&mut budget, 10_000, 4), 1_000 + 16);
+    // The first deposit finds the bucket full.
+    assert_eq!(granted(&mut budget, 10_000, 4), 16 + 999);
 }
 
 #[test]
@@ -44,7 +45,7 @@ fn odd_settings_mean_fewer_retries_never_more() {
     assert_eq!(granted(&mut RetryBudget::new(0.0, 5), 100, 1), 5);
     assert_eq!(granted(&mut RetryBudget::new(-1.0, 5), 100, 1), 5);
     assert_eq!(granted(&mut RetryBudget::new(f64::NAN, 5), 100, 1), 5);
-    assert_eq!(granted(&mut RetryBudget::new(7.0, 1), 100, 2), 100 + 1);
+    assert_eq!(granted(&mut RetryBudget::new(7.0, 1), 100, 2), 1 + 99, "read as 1");
 }
 
 #[test]
