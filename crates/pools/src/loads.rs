@@ -5,8 +5,9 @@
 //! a broken connection or garbage. An answer that cannot be read is a sign of life without a report: unknown, never
 //! zero. A frozen engine accepts connections and answers nothing, so it shows as a time-out here.
 //!
-//! Rule for age: SGLang stamps each rank's snapshot. A snapshot that has not moved since the last poll keeps the time at
-//! which it was first seen, so the ledger trusts it less and less although the HTTP process goes on serving it.
+//! Rule for age: SGLang stamps each rank's snapshot. A snapshot that has not moved since the last poll, neither in stamp
+//! nor in value, keeps the time at which it was first seen, so the ledger trusts it less and less although the HTTP
+//! process goes on serving it. (An idle engine hardly moves either; then there is nothing to trust but zeros.)
 //!
 //! SGLang's `/get_load` passes through its scheduler and may wait for a whole prefill chunk; it gets a part of the
 //! deadline, then a cheap path is asked for the sign of life alone.
@@ -16,7 +17,7 @@ use crate::http::{CallError, Endpoint, Key};
 use crate::sglang::loads::RankLoad;
 use crate::{openai, sglang, vllm};
 use http::Method;
-use plimsoll_core::{LoadReport, Nanos, Rank};
+use plimsoll_core::{LoadReport, Nanos};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
@@ -44,7 +45,8 @@ pub struct Poll {
 pub struct PollState {
     version: Option<String>,
     started: Option<u64>,
-    snapshots: Vec<(Rank, String, Nanos)>,
+    /// The engine's stamp and what was reported, with the time of first receipt.
+    snapshots: Vec<(String, LoadReport)>,
 }
 
 /// Asks once. `now` becomes the time of receipt of the reports; `deadline` bounds everything.
@@ -163,10 +165,13 @@ fn age(loads: Vec<RankLoad>, previous: Option<&PollState>, state: &mut PollState
     state.snapshots.clear();
     let date = |RankLoad { mut report, stamp }: RankLoad| {
         if let Some(stamp) = stamp {
-            if let Some((_, _, first)) = before.iter().find(|(rank, old, _)| *rank == report.rank && *old == stamp) {
-                report.received = *first;
+            let same = |(old, seen): &&(String, LoadReport)| {
+                *old == stamp && LoadReport { received: report.received, ..*seen } == report
+            };
+            if let Some((_, seen)) = before.iter().find(same) {
+                report.received = seen.received;
             }
-            state.snapshots.push((report.rank, stamp, report.received));
+            state.snapshots.push((stamp, report));
         }
         report
     };

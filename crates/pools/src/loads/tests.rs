@@ -1,6 +1,6 @@
 use super::*;
 use crate::scripted::{Reply, Scripted, json};
-use plimsoll_core::EngineKind;
+use plimsoll_core::{EngineKind, Rank};
 use serde_json::json as j;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -85,15 +85,18 @@ async fn a_snapshot_that_does_not_move_grows_old() {
     let capability = engine(Product::Sglang, LoadsForm::V1Loads);
     let mut state = None;
     let mut seen = Vec::new();
-    for now in [10, 20, 30] {
-        if now == 30 {
-            server.set("/v1/loads", at(2.5, 1));
+    for now in [10, 20, 30, 40] {
+        match now {
+            30 => server.set("/v1/loads", at(2.5, 1)),
+            // An engine whose stamp stands still although its numbers move is believed.
+            40 => server.set("/v1/loads", at(2.5, 2)),
+            _ => {}
         }
         let poll = poll(&server.endpoint, &capability, state.as_ref(), Nanos(now), SOON).await.unwrap();
         seen.push(poll.reports[0].received.0);
         state = Some(poll.state);
     }
-    assert_eq!(seen, [10, 10, 30]);
+    assert_eq!(seen, [10, 10, 30, 40]);
 }
 
 #[tokio::test]
