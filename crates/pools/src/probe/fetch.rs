@@ -3,8 +3,8 @@
 use super::ProbeError;
 use crate::http::{CallAnswer, CallError, Endpoint, Key};
 use http::{Method, StatusCode};
-use serde_json::Value;
 use parking_lot::Mutex;
+use serde_json::Value;
 use std::time::{Duration, Instant};
 
 /// `/openapi.json` of vLLM is about 400 kB, its `/metrics` with many models some MB.

@@ -82,3 +82,16 @@ async fn frozen_missing_and_refusing_engines() {
     let poll = poll(&endpoint, &again, None, Nanos(5), PATIENCE).await.unwrap();
     assert_eq!(poll.reports[0].running_requests, Some(0));
 }
+
+/// The gateway runs these in spawned tasks.
+#[tokio::test]
+async fn probes_polls_and_aborts_run_in_spawned_tasks() {
+    let (_engine, endpoint) = fake(Dialect::Sglang).await;
+    let task = tokio::spawn(async move {
+        let capability = probe(&endpoint, None, PATIENCE).await.unwrap();
+        let poll = poll(&endpoint, &capability, None, Nanos(1), PATIENCE).await.unwrap();
+        let report = abort(&endpoint, &capability, &["0123".to_owned()], PATIENCE).await;
+        (poll.sign_of_life, report.accepted)
+    });
+    assert_eq!(task.await.unwrap(), (true, 1));
+}
