@@ -1,0 +1,232 @@
+//! Who owns which KV page: allocation, prefix reuse, eviction.
+//!
+//! A full page whose KV is computed is *committed* under the digest of its chain ([`plimsoll_cache::block_hash`]). A later
+//! prompt that starts with the same chain takes the page instead of computing it. A page nobody holds stays cached
+//! until room is needed; then the least recently used *leaf* goes first, because a page without its ancestors can never
+//! be matched again. Two sequences that compute the same page at once end up sharing the first one's (their bits are
+//! equal), which keeps the rule that whoever holds a page holds its ancestors.
+
+use plimsoll_cache::Digest;
+use std::collections::{BTreeSet, HashMap};
+
+#[cfg(test)]
+mod tests;
+
+#[derive(Debug)]
+pub struct BlockManager {
+    pages: Vec<Page>,
+    free: Vec<u32>,
+    by_digest: HashMap<Digest, u32>,
+    /// Cached pages without holder and without cached child, by time of last use.
+    leaves: BTreeSet<(u64, u32)>,
+    /// Cached pages without holder (leaves or not): all of them can be evicted, leaf by leaf.
+    idle: usize,
+    clock: u64,
+    evicted_pages: u64,
+}
+
+#[derive(Debug, Default, Clone)]
+struct Page {
+    holders: u32,
+    cached: Option<Cached>,
+    last_used: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Cached {
+    digest: Digest,
+    parent: Option<u32>,
+    children: u32,
+}
+
+impl BlockManager {
+    #[must_use]
+    pub fn new(pages: usize) -> Self {
+        BlockManager {
+            pages: vec![Page::default(); pages],
+            free: (0..pages as u32).rev().collect(),
+            by_digest: HashMap::new(),
+            leaves: BTreeSet::new(),
+            idle: 0,
+            clock: 0,
+            evicted_pages: 0,
+        }
+    }
+
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Pages that can be had now: free ones and cached ones nobody holds.
+    #[must_use]
+    pub fn available(&self) -> usize {
+        self.free.len() + self.idle
+    }
+
+    /// Pages held by sequences.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.total() - self.available()
+    }
+
+    #[must_use]
+    pub fn idle_cached(&self) -> usize {
+        self.idle
+    }
+
+    #[must_use]
+    pub fn evicted_pages(&self) -> u64 {
+        self.evicted_pages
+    }
+
+    /// Pages of the longest cached start of a chain, not yet taken.
+    #[must_use]
+    pub fn lookup(&self, chain: &[Digest]) -> Vec<u32> {
+        chain.iter().map_while(|digest| self.by_digest.get(digest).copied()).collect()
+    }
+
+    /// How many of these pages nobody holds: taking them lowers [`Self::available`] by this.
+    #[must_use]
+    pub fn idle_among(&self, pages: &[u32]) -> usize {
+        pages.iter().filter(|page| self.pages[**page as usize].holders == 0).count()
+    }
+
+    /// Becomes a holder of cached pages that [`Self::lookup`] found.
+    pub fn take(&mut self, pages: &[u32]) {
+        for page in pages {
+            self.hold(*page);
+        }
+    }
+
+    /// A fresh page with one holder, evicting if needed. `None` when every page is held.
+    pub fn allocate(&mut self) -> Option<u32> {
+        if self.free.is_empty() {
+            self.evict_one()?;
+        }
+        let page = self.free.pop()?;
+        self.pages[page as usize].holders = 1;
+        Some(page)
+    }
+
+    /// Makes a computed full page findable. `parent` is the page before it in the same sequence. Returns the page to
+    /// use from now on: another one when the chain was committed by somebody else first.
+    #[must_use]
+    pub fn commit(&mut self, page: u32, digest: Digest, parent: Option<u32>) -> u32 {
+        if let Some(known) = self.by_digest.get(&digest).copied() {
+            if known != page {
+                self.hold(known);
+                self.release_one(page);
+            }
+            return known;
+        }
+        debug_assert!(parent.is_none_or(|p| self.pages[p as usize].cached.is_some()));
+        if let Some(cached) = parent.and_then(|p| self.pages[p as usize].cached.as_mut()) {
+            cached.children += 1;
+        }
+        self.pages[page as usize].cached = Some(Cached { digest, parent, children: 0 });
+        self.by_digest.insert(digest, page);
+        page
+    }
+
+    /// Gives up a sequence's pages (in the sequence's order). Committed ones stay cached.
+    pub fn release(&mut self, pages: &[u32]) {
+        self.clock += 1;
+        for page in pages.iter().rev() {
+            self.release_one(*page);
+        }
+    }
+
+    /// Forgets every cached page that nobody holds. Returns how many.
+    pub fn flush(&mut self) -> usize {
+        let before = self.idle;
+        while self.evict_one().is_some() {}
+        before - self.idle
+    }
+
+    fn hold(&mut self, page: u32) {
+        let entry = &mut self.pages[page as usize];
+        entry.holders += 1;
+        if entry.holders == 1 {
+            self.idle -= 1;
+            self.leaves.remove(&(entry.last_used, page));
+        }
+    }
+
+    fn release_one(&mut self, page: u32) {
+        let entry = &mut self.pages[page as usize];
+        debug_assert!(entry.holders > 0, "page {page} released twice");
+        entry.holders -= 1;
+        if entry.holders > 0 {
+            return;
+        }
+        let Some(cached) = &entry.cached else {
+            self.free.push(page);
+            return;
+        };
+        entry.last_used = self.clock;
+        self.idle += 1;
+        if cached.children == 0 {
+            self.leaves.insert((self.clock, page));
+        }
+    }
+
+    fn evict_one(&mut self) -> Option<()> {
+        let (_, page) = self.leaves.pop_first()?;
+        let cached = self.pages[page as usize].cached.take()?;
+        self.by_digest.remove(&cached.digest);
+        self.idle -= 1;
+        self.evicted_pages += 1;
+        self.free.push(page);
+        if let Some(parent) = cached.parent {
+            let entry = &mut self.pages[parent as usize];
+            if let Some(above) = &mut entry.cached {
+                above.children -= 1;
+                if above.children == 0 && entry.holders == 0 {
+                    self.leaves.insert((entry.last_used, parent));
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// The invariants of this structure, given how many holders each page should have.
+    ///
+    /// # Errors
+    /// Says which one is broken.
+    pub fn check(&self, holders: &[u32]) -> Result<(), String> {
+        let mut children = vec![0; self.pages.len()];
+        for (index, page) in self.pages.iter().enumerate() {
+            if page.holders != holders[index] {
+                return Err(format!("page {index} has {} holders, expected {}", page.holders, holders[index]));
+            }
+            if let Some(parent) = page.cached.as_ref().and_then(|cached| cached.parent) {
+                children[parent as usize] += 1;
+                let above = &self.pages[parent as usize];
+                if above.cached.is_none() || (page.holders > 0 && above.holders == 0) {
+                    return Err(format!("page {index} has lost its parent {parent}"));
+                }
+            }
+        }
+        let mut idle = 0;
+        for (index, page) in self.pages.iter().enumerate() {
+            let Some(cached) = &page.cached else { continue };
+            if cached.children != children[index] {
+                return Err(format!("page {index} counts {} children, has {}", cached.children, children[index]));
+            }
+            if self.by_digest.get(&cached.digest) != Some(&(index as u32)) {
+                return Err(format!("page {index} is cached but cannot be found"));
+            }
+            idle += usize::from(page.holders == 0);
+            let leaf = page.holders == 0 && cached.children == 0;
+            if leaf != self.leaves.contains(&(page.last_used, index as u32)) {
+                return Err(format!("page {index} is wrongly listed as evictable or not"));
+            }
+        }
+        let held = self.pages.iter().filter(|page| page.holders > 0).count();
+        if idle != self.idle || self.free.len() + idle + held != self.pages.len() {
+            return Err(format!("{} free, {idle} idle ({} counted), {held} held", self.free.len(), self.idle));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,155 @@
+//! Random life of many sequences over a small pool returns to the start.
+
+use super::*;
+use plimsoll_cache::Chain;
+use proptest::prelude::*;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// A sequence as the scheduler would keep it: pages, and how many of them are committed.
+struct Holder {
+    tokens: Vec<u32>,
+    chain: Chain,
+    pages: Vec<u32>,
+}
+
+const PAGE: usize = 2;
+
+fn holders_of(manager: &BlockManager, held: &[Holder]) -> Vec<u32> {
+    let mut counts = vec![0; manager.total()];
+    for page in held.iter().flat_map(|holder| &holder.pages) {
+        counts[*page as usize] += 1;
+    }
+    counts
+}
+
+/// One random operation. Few distinct tokens, so that prefixes collide often.
+fn operate(rng: &mut ChaCha8Rng, manager: &mut BlockManager, held: &mut Vec<Holder>) {
+    match rng.random_range(0..4u32) {
+        // A new prompt: take the cached start, allocate the rest, commit all.
+        0 | 1 => {
+            let tokens: Vec<u32> = (0..rng.random_range(1..14)).map(|_| rng.random_range(0..2u32)).collect();
+            let mut chain = Chain::new(PAGE, None);
+            chain.extend(&tokens);
+            let pages = manager.lookup(chain.digests());
+            manager.take(&pages);
+            let mut holder = Holder { tokens, chain, pages };
+            if grow(manager, &mut holder, 0) {
+                held.push(holder);
+            } else {
+                manager.release(&holder.pages);
+            }
+        }
+        2 if !held.is_empty() => {
+            let at = rng.random_range(0..held.len());
+            let token = rng.random_range(0..2u32);
+            let holder = &mut held[at];
+            let committed = holder.chain.digests().len();
+            holder.tokens.push(token);
+            holder.chain.extend(&holder.tokens);
+            if !grow(manager, holder, committed) {
+                let gone = held.swap_remove(at);
+                manager.release(&gone.pages);
+            }
+        }
+        _ if !held.is_empty() => {
+            let gone = held.swap_remove(rng.random_range(0..held.len()));
+            manager.release(&gone.pages);
+        }
+        _ => {}
+    }
+}
+
+fn grow(manager: &mut BlockManager, holder: &mut Holder, committed: usize) -> bool {
+    while holder.pages.len() * PAGE < holder.tokens.len() {
+        let Some(page) = manager.allocate() else { return false };
+        holder.pages.push(page);
+    }
+    for (index, digest) in holder.chain.digests().iter().enumerate().skip(committed) {
+        let parent = index.checked_sub(1).map(|above| holder.pages[above]);
+        holder.pages[index] = manager.commit(holder.pages[index], *digest, parent);
+    }
+    true
+}
+
+fn ends_empty(manager: &mut BlockManager, held: Vec<Holder>) {
+    for holder in held {
+        manager.release(&holder.pages);
+    }
+    manager.check(&vec![0; manager.total()]).unwrap();
+    assert_eq!(manager.available(), manager.total());
+    manager.flush();
+    manager.check(&vec![0; manager.total()]).unwrap();
+    assert_eq!((manager.free.len(), manager.idle, manager.by_digest.len()), (manager.total(), 0, 0));
+}
+
+#[test]
+fn a_million_operations_return_to_the_start() {
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    let mut manager = BlockManager::new(40);
+    let mut held = Vec::new();
+    for step in 0..1_000_000 {
+        operate(&mut rng, &mut manager, &mut held);
+        if step % 5_000 == 0 {
+            manager.check(&holders_of(&manager, &held)).unwrap();
+        }
+    }
+    assert!(manager.evicted_pages() > 1_000);
+    ends_empty(&mut manager, held);
+}
+
+#[test]
+fn leaves_go_first_and_the_oldest_of_them() {
+    let mut manager = BlockManager::new(4);
+    let mut chain = Chain::new(PAGE, None);
+    chain.extend(&[1, 1, 2, 2, 3, 3]);
+    let digests = chain.digests().to_vec();
+    let mut pages = Vec::new();
+    for digest in &digests {
+        let page = manager.allocate().unwrap();
+        pages.push(manager.commit(page, *digest, pages.last().copied()));
+    }
+    manager.release(&pages);
+    let mut other = Chain::new(PAGE, None);
+    other.extend(&[9, 9]);
+    let page = manager.allocate().unwrap();
+    let page = manager.commit(page, other.digests()[0], None);
+    manager.release(&[page]);
+    // Two leaves: the end of the first chain is older than the other chain.
+    assert_eq!(manager.lookup(&digests).len(), 3);
+    let taken = manager.allocate().unwrap();
+    assert_eq!(taken, pages[2]);
+    assert_eq!(manager.lookup(&digests), pages[..2]);
+    assert_eq!(manager.lookup(other.digests()).len(), 1);
+    manager.release(&[taken]);
+}
+
+#[test]
+fn twins_end_up_sharing_one_page() {
+    let mut manager = BlockManager::new(4);
+    let mut chain = Chain::new(PAGE, None);
+    chain.extend(&[1, 1]);
+    let (a, b) = (manager.allocate().unwrap(), manager.allocate().unwrap());
+    assert_eq!(manager.commit(a, chain.digests()[0], None), a);
+    assert_eq!(manager.commit(b, chain.digests()[0], None), a);
+    assert_eq!((manager.held(), manager.available()), (1, 3));
+    manager.release(&[a]);
+    manager.release(&[a]);
+    assert_eq!(manager.available(), 4);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn invariants_hold_after_every_operation(seed in any::<u64>(), pages in 1usize..24, steps in 1usize..300) {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut manager = BlockManager::new(pages);
+        let mut held = Vec::new();
+        for _ in 0..steps {
+            operate(&mut rng, &mut manager, &mut held);
+            prop_assert_eq!(manager.check(&holders_of(&manager, &held)), Ok(()));
+        }
+        ends_empty(&mut manager, held);
+    }
+}

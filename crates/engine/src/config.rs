@@ -1,0 +1,113 @@
+//! Everything that can be set on the engine, with its defaults.
+
+use crate::model::ModelConfig;
+use crate::model::kv::TILE;
+use std::time::Duration;
+
+/// Settings of one engine process.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// What `/v1/models` serves and what a request's `model` must say.
+    pub model_name: String,
+    pub model: ModelConfig,
+    /// Bearer token for every route but health and metrics. `None`: open.
+    pub api_key: Option<String>,
+    /// Tokens per KV page, a multiple of 16.
+    pub page_tokens: usize,
+    /// KV tokens that fit in memory (512 bytes each with the default model), rounded down to whole pages.
+    pub kv_tokens: usize,
+    /// Sequences in one step.
+    pub max_running: usize,
+    /// Requests that may wait; beyond it a request is refused with 503.
+    pub max_waiting: usize,
+    /// Tokens computed in one step, prefill chunks and decode together. At least `max_running`.
+    pub token_budget: usize,
+    /// Prompt plus output of one request; never more than fits into the KV cache.
+    pub context_tokens: usize,
+    /// Output length of chat and `/generate` requests that name none.
+    pub default_max_tokens: usize,
+    /// `/generate` streams deltas instead of everything so far (SGLang's `--incremental-streaming-output`).
+    pub incremental_streaming: bool,
+    /// Every step takes at least this long, so that a demo has visible timings.
+    pub step_delay: Duration,
+    /// Serve `/admin/faults`.
+    pub faults: bool,
+    /// A client that takes no byte for this long is cut off and its request cancelled.
+    pub stalled_reader: Duration,
+    /// Largest request body.
+    pub body_bytes: usize,
+    /// Connections served at once; more wait in the listener's backlog.
+    pub max_connections: usize,
+    /// After the shutdown signal, how long running requests may take to finish.
+    pub drain: Duration,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        EngineConfig {
+            model_name: "plimsoll-tiny".to_owned(),
+            model: ModelConfig::default(),
+            api_key: None,
+            page_tokens: 16,
+            kv_tokens: 65_536,
+            max_running: 32,
+            max_waiting: 256,
+            token_budget: 512,
+            context_tokens: 32_768,
+            default_max_tokens: 128,
+            incremental_streaming: false,
+            step_delay: Duration::ZERO,
+            faults: false,
+            stalled_reader: Duration::from_secs(60),
+            body_bytes: 64 << 20,
+            max_connections: 4096,
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why an engine does not start, or stops.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error("{name} is {value}: {rule}")]
+    Setting { name: &'static str, value: usize, rule: &'static str },
+    #[error("cannot start the engine thread: {0}")]
+    Thread(std::io::Error),
+    #[error("cannot accept connections: {0}")]
+    Accept(std::io::Error),
+}
+
+impl EngineConfig {
+    /// # Errors
+    /// Names the first setting that cannot work.
+    pub fn validate(&self) -> Result<(), EngineError> {
+        let rules = [
+            ("page_tokens", self.page_tokens, self.page_tokens > 0 && self.page_tokens.is_multiple_of(TILE), "use a multiple of 16"),
+            ("kv_tokens", self.kv_tokens, self.kv_tokens >= self.page_tokens.max(1), "make room for at least one page"),
+            ("kv_tokens", self.kv_tokens, self.kv_tokens <= 1 << 26, "use at most 67108864"),
+            ("max_running", self.max_running, (1..=4096).contains(&self.max_running), "use 1 to 4096"),
+            ("max_waiting", self.max_waiting, self.max_waiting > 0, "use at least 1"),
+            ("token_budget", self.token_budget, self.token_budget >= self.max_running, "use at least max_running"),
+            ("token_budget", self.token_budget, self.token_budget <= 65_536, "use at most 65536"),
+            ("context_tokens", self.context_tokens, (2..=1 << 20).contains(&self.context_tokens), "use 2 to 1048576"),
+            ("default_max_tokens", self.default_max_tokens, self.default_max_tokens > 0, "use at least 1"),
+            ("max_connections", self.max_connections, self.max_connections > 0, "use at least 1"),
+        ];
+        match rules.into_iter().find(|(_, _, holds, _)| !holds) {
+            Some((name, value, _, rule)) => Err(EngineError::Setting { name, value, rule }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whole KV pages.
+    #[must_use]
+    pub fn pages(&self) -> usize {
+        self.kv_tokens / self.page_tokens
+    }
+
+    /// The context that one request can really use.
+    #[must_use]
+    pub fn usable_context(&self) -> usize {
+        self.context_tokens.min(self.pages() * self.page_tokens)
+    }
+}

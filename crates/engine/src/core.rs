@@ -1,0 +1,240 @@
+//! One step after another: plan, compute, sample, post. No threads, no sockets; time only for measuring.
+
+use crate::config::EngineConfig;
+use crate::model::{KvStore, Model, Run, Want};
+use crate::request::Finish;
+use crate::sampling::sample;
+use crate::scheduler::{Limits, Scheduler};
+use crate::sequence::{Job, Sequence};
+use crate::stats::Stats;
+use std::time::{Duration, Instant};
+
+#[cfg(test)]
+mod tests;
+
+#[derive(Debug)]
+pub(crate) struct Core {
+    model: Model,
+    kv: KvStore,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) stats: Stats,
+    rate: Rate,
+}
+
+/// Tokens per second over windows of about a second.
+#[derive(Debug)]
+struct Rate {
+    since: Instant,
+    tokens: u64,
+}
+
+impl Core {
+    pub(crate) fn new(config: &EngineConfig) -> Self {
+        let mut shape = config.model.clone();
+        shape.context_tokens = config.usable_context();
+        let model = Model::new(shape);
+        let kv = KvStore::new(model.config(), config.pages(), config.page_tokens);
+        let limits = Limits {
+            page_tokens: config.page_tokens,
+            max_running: config.max_running,
+            max_waiting: config.max_waiting,
+            token_budget: config.token_budget,
+        };
+        let mut core = Core {
+            scheduler: Scheduler::new(kv.pages(), limits),
+            model,
+            kv,
+            stats: Stats::default(),
+            rate: Rate { since: Instant::now(), tokens: 0 },
+        };
+        core.refresh();
+        core
+    }
+
+    pub(crate) fn submit(&mut self, sequence: Sequence) {
+        self.stats.requests += 1;
+        if let Err(refused) = self.scheduler.submit(sequence) {
+            self.stats.refused += 1;
+            refused.abort("The request queue is full.", Some(503));
+        }
+        self.refresh();
+    }
+
+    /// Ends requests whose id starts with `prefix` (all for `None`), as SGLang's `/abort_request` does.
+    pub(crate) fn abort(&mut self, prefix: Option<&str>) {
+        let matches = |rid: &str| prefix.is_none_or(|prefix| rid.starts_with(prefix));
+        let mut was_running = Vec::new();
+        let gone = self.scheduler.remove(|sequence, running| {
+            let hit = matches(&sequence.rid.rid);
+            if hit {
+                was_running.push(running);
+            }
+            hit
+        });
+        for (sequence, running) in gone.iter().zip(was_running) {
+            sequence.abort(if running { "Aborted" } else { "Abort before prefill" }, None);
+        }
+        self.stats.aborted += gone.len() as u64;
+        self.refresh();
+    }
+
+    /// Drops what nobody reads any more.
+    pub(crate) fn sweep(&mut self) {
+        let gone = self.scheduler.remove(|sequence, _| sequence.mailbox.is_closed());
+        if !gone.is_empty() {
+            self.stats.aborted += gone.len() as u64;
+            self.refresh();
+        }
+    }
+
+    /// Computes one step that takes at least `least`. Nothing to do when no sequence could be scheduled.
+    pub(crate) fn step(&mut self, least: Duration) {
+        self.sweep();
+        let started = Instant::now();
+        let before = self.scheduler.retractions;
+        let planned = self.scheduler.plan();
+        self.stats.retractions += self.scheduler.retractions - before;
+        if planned == 0 {
+            self.refresh();
+            return;
+        }
+        let runs: Vec<Run<'_>> = self.scheduler.running.iter().filter(|s| s.scheduled > 0).map(run_of).collect();
+        let output = self.model.forward(&runs, &mut self.kv);
+        let rest = least.saturating_sub(started.elapsed());
+        if !rest.is_zero() {
+            std::thread::sleep(rest);
+        }
+        self.finish_step(&output.logits, &output.hidden, started);
+    }
+
+    fn finish_step(&mut self, logits: &[f32], hidden: &[f32], started: Instant) {
+        let now = Instant::now();
+        let spent = now - started;
+        let mut logits = logits.chunks_exact(self.model.logit_count());
+        let mut hidden = hidden.chunks_exact(self.model.config().hidden());
+        let mut done = Vec::new();
+        let mut decode_only = true;
+        let (mut batch, mut generated) = (0u64, 0u64);
+        for index in 0..self.scheduler.running.len() {
+            let sequence = &self.scheduler.running[index];
+            let scheduled = sequence.scheduled;
+            if scheduled == 0 {
+                continue;
+            }
+            batch += 1;
+            let start = sequence.computed;
+            let in_prompt = scheduled.min(sequence.prompt_len.saturating_sub(start));
+            if in_prompt > 0 || scheduled > 1 {
+                decode_only = false;
+            }
+            self.scheduler.commit(index);
+            let sequence = &mut self.scheduler.running[index];
+            if sequence.retractions == 0 {
+                self.stats.computed_prompt_tokens += in_prompt as u64;
+                if start + scheduled >= sequence.prompt_len && in_prompt > 0 {
+                    self.stats.prompt_tokens += sequence.prompt_len as u64;
+                    self.stats.cached_tokens += sequence.cached_tokens.unwrap_or(0) as u64;
+                }
+            }
+            if sequence.is_embed() {
+                if embed(sequence, scheduled, &mut hidden) {
+                    done.push(index);
+                }
+                continue;
+            }
+            if sequence.remaining() > 0 {
+                continue;
+            }
+            let (Some(row), Job::Generate { params, seed, .. }) = (logits.next(), &sequence.job) else { continue };
+            let token = sample(row, params, *seed, sequence.generated());
+            generated += 1;
+            match sequence.last_token.replace(now) {
+                Some(last) => self.stats.itl.observe((now - last).as_secs_f64()),
+                None => self.stats.ttft.observe((now - sequence.arrived).as_secs_f64()),
+            }
+            if sequence.push(token).is_some() {
+                self.stats.e2e.observe((now - sequence.arrived).as_secs_f64());
+                done.push(index);
+            }
+        }
+        for index in done.into_iter().rev() {
+            let sequence = self.scheduler.running.remove(index);
+            self.scheduler.blocks.release(&sequence.pages);
+        }
+        self.count(decode_only, batch, generated, spent, now);
+        self.refresh();
+    }
+
+    fn count(&mut self, decode_only: bool, batch: u64, generated: u64, spent: Duration, now: Instant) {
+        let us = spent.as_micros() as u64;
+        self.stats.steps += 1;
+        self.stats.generated_tokens += generated;
+        if decode_only {
+            let sums = [1, batch, us, batch * batch, batch * us, generated];
+            for (moment, value) in self.stats.decode_moments.iter_mut().zip(sums) {
+                *moment += value;
+            }
+        } else {
+            self.stats.prefill_busy_us += us;
+        }
+        self.rate.tokens += generated;
+        let window = now - self.rate.since;
+        if window >= Duration::from_secs(1) {
+            self.stats.generation_rate = self.rate.tokens as f64 / window.as_secs_f64();
+            self.rate = Rate { since: now, tokens: 0 };
+        }
+    }
+
+    /// Work begins after a pause: the pause does not count as slow generation.
+    pub(crate) fn resume(&mut self) {
+        self.rate = Rate { since: Instant::now(), tokens: 0 };
+    }
+
+    fn refresh(&mut self) {
+        let blocks = &self.scheduler.blocks;
+        self.stats.running = self.scheduler.running.len();
+        self.stats.waiting = self.scheduler.waiting.len();
+        self.stats.waiting_tokens = self.scheduler.waiting_tokens();
+        self.stats.held_pages = blocks.held();
+        self.stats.idle_cached_pages = blocks.idle_cached();
+        self.stats.total_pages = blocks.total();
+        self.stats.evicted_pages = blocks.evicted_pages();
+        if self.scheduler.is_idle() {
+            self.stats.generation_rate = 0.0;
+        }
+    }
+}
+
+fn run_of(sequence: &Sequence) -> Run<'_> {
+    let end = sequence.computed + sequence.scheduled;
+    let want = match sequence.job {
+        Job::Embed { .. } => Want::Hidden,
+        Job::Generate { .. } if end == sequence.tokens.len() => Want::Logits,
+        Job::Generate { .. } => Want::Nothing,
+    };
+    Run { tokens: &sequence.tokens[sequence.computed..end], start: sequence.computed, pages: &sequence.pages, want }
+}
+
+/// Adds the hidden states of this step; true when the prompt is complete and the embedding posted.
+fn embed<'a>(sequence: &mut Sequence, rows: usize, hidden: &mut impl Iterator<Item = &'a [f32]>) -> bool {
+    let complete = sequence.remaining() == 0;
+    let Job::Embed { sum } = &mut sequence.job else { return false };
+    // Token by token in order: the sum has the same bits however the prompt was chunked.
+    for row in hidden.take(rows) {
+        sum.resize(row.len(), 0.0);
+        for (sum, value) in sum.iter_mut().zip(row) {
+            *sum += value;
+        }
+    }
+    if !complete {
+        return false;
+    }
+    // The mean's scale cancels in the normalisation.
+    let length = sum.iter().map(|v| v * v).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
+    let vector: Vec<f32> = sum.iter().map(|v| v / length).collect();
+    sequence.mailbox.post(|update| {
+        update.embedding = Some(vector);
+        update.finish = Some(Finish::Embedded);
+    });
+    true
+}

@@ -1,0 +1,222 @@
+//! The step loop's thread and the handle that everybody else holds.
+//!
+//! The loop sleeps on a condition variable when nothing is to be done. Requests reach it through a bounded inbox;
+//! answers leave through [`crate::mailbox`].
+
+use crate::config::{EngineConfig, EngineError};
+use crate::core::Core;
+use crate::faults::FaultSwitch;
+use crate::mailbox::{Mailbox, Ticket};
+use crate::request::Request;
+use crate::sequence::{RidGuard, RidSet, Sequence};
+use crate::stats::Stats;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// Why a request was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// SGLang's own words.
+    #[error("Duplicate request ID detected: {0}")]
+    DuplicateRid(String),
+    #[error("The request queue is full.")]
+    QueueFull,
+    #[error("The engine is shutting down.")]
+    Stopped,
+}
+
+enum Command {
+    Submit(Box<Sequence>),
+    Abort { prefix: Option<String> },
+    Flush { done: oneshot::Sender<bool> },
+}
+
+#[derive(Default)]
+struct Inbox {
+    commands: VecDeque<Command>,
+    stop: bool,
+}
+
+struct Shared {
+    inbox: Mutex<Inbox>,
+    bell: Condvar,
+    stats: Mutex<Stats>,
+    rids: RidSet,
+    faults: FaultSwitch,
+    page_tokens: usize,
+    inbox_limit: usize,
+}
+
+/// Submits, aborts and observes. Cheap to clone; the engine runs until [`Engine`] is dropped.
+#[derive(Clone)]
+pub struct EngineHandle(Arc<Shared>);
+
+/// Owns the step loop's thread. Dropping it aborts everything in flight and joins the thread.
+pub struct Engine {
+    handle: EngineHandle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Makes the weights and starts the thread.
+    ///
+    /// # Errors
+    /// When a setting cannot work or the thread cannot start.
+    pub fn start(config: &EngineConfig, faults: FaultSwitch) -> Result<Engine, EngineError> {
+        config.validate()?;
+        let core = Core::new(config);
+        let shared = Arc::new(Shared {
+            inbox: Mutex::default(),
+            bell: Condvar::new(),
+            stats: Mutex::new(core.stats),
+            rids: RidSet::default(),
+            faults,
+            page_tokens: config.page_tokens,
+            inbox_limit: config.max_waiting + config.max_running,
+        });
+        let handle = EngineHandle(Arc::clone(&shared));
+        let delay = config.step_delay;
+        let thread = std::thread::Builder::new()
+            .name("engine-step".to_owned())
+            .spawn(move || run(core, &shared, delay))
+            .map_err(EngineError::Thread)?;
+        Ok(Engine { handle, thread: Some(thread) })
+    }
+
+    #[must_use]
+    pub fn handle(&self) -> EngineHandle {
+        self.handle.clone()
+    }
+
+    /// The step loop still runs.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.handle.0.inbox.lock().stop = true;
+        self.handle.0.bell.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the loop was already reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl EngineHandle {
+    /// Hands a request to the step loop.
+    ///
+    /// # Errors
+    /// When the id is in flight, the inbox is full, or the engine stops.
+    pub fn submit(&self, request: Request) -> Result<Ticket, SubmitError> {
+        if !self.0.rids.lock().insert(request.rid.clone()) {
+            return Err(SubmitError::DuplicateRid(request.rid));
+        }
+        let guard = RidGuard { rid: request.rid.clone(), set: Arc::clone(&self.0.rids) };
+        let mailbox = Arc::new(Mailbox::default());
+        let arrived = Instant::now();
+        let ticket = Ticket {
+            mailbox: Arc::clone(&mailbox),
+            rid: request.rid.clone(),
+            prompt_tokens: request.prompt.len(),
+            arrived,
+            done: false,
+        };
+        let sequence = Box::new(Sequence::new(request, guard, mailbox, self.0.page_tokens, arrived));
+        let mut inbox = self.0.inbox.lock();
+        if inbox.stop {
+            return Err(SubmitError::Stopped);
+        }
+        if inbox.commands.len() >= self.0.inbox_limit {
+            return Err(SubmitError::QueueFull);
+        }
+        inbox.commands.push_back(Command::Submit(sequence));
+        drop(inbox);
+        self.0.bell.notify_all();
+        Ok(ticket)
+    }
+
+    /// Aborts requests whose id starts with `prefix`; all of them for `None`.
+    pub fn abort(&self, prefix: Option<&str>) {
+        self.send(Command::Abort { prefix: prefix.map(str::to_owned) });
+    }
+
+    /// Empties the prefix cache. False, and nothing done, while requests are in flight.
+    pub async fn flush(&self) -> bool {
+        let (done, answer) = oneshot::channel();
+        self.send(Command::Flush { done });
+        answer.await.unwrap_or(false)
+    }
+
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        *self.0.stats.lock()
+    }
+
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.0.rids.lock().len()
+    }
+
+    fn send(&self, command: Command) {
+        let mut inbox = self.0.inbox.lock();
+        // Control commands are small and rare, but a frozen engine must not collect them for ever.
+        if !inbox.stop && inbox.commands.len() < 2 * self.0.inbox_limit {
+            inbox.commands.push_back(command);
+        }
+        drop(inbox);
+        self.0.bell.notify_all();
+    }
+}
+
+/// How often a frozen engine looks whether it is still frozen.
+const FROZEN_POLL: Duration = Duration::from_millis(5);
+
+fn run(mut core: Core, shared: &Shared, delay: Duration) {
+    loop {
+        let commands = {
+            let mut inbox = shared.inbox.lock();
+            if core.scheduler.is_idle() && inbox.commands.is_empty() {
+                while inbox.commands.is_empty() && !inbox.stop {
+                    shared.bell.wait(&mut inbox);
+                }
+                core.resume();
+            }
+            if inbox.stop {
+                return;
+            }
+            if shared.faults.frozen() {
+                shared.bell.wait_for(&mut inbox, FROZEN_POLL);
+                continue;
+            }
+            std::mem::take(&mut inbox.commands)
+        };
+        for command in commands {
+            obey(&mut core, command);
+        }
+        core.step(shared.faults.step_delay().unwrap_or(delay));
+        *shared.stats.lock() = core.stats;
+    }
+}
+
+fn obey(core: &mut Core, command: Command) {
+    match command {
+        Command::Submit(sequence) => core.submit(*sequence),
+        Command::Abort { prefix } => core.abort(prefix.as_deref()),
+        Command::Flush { done } => {
+            let idle = core.scheduler.is_idle();
+            if idle {
+                core.scheduler.blocks.flush();
+            }
+            // The caller may be gone.
+            let _ = done.send(idle);
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The built-in engine: a small, real inference engine on the CPU.
+//!
+//! So that everything in front of it can be run, tested and shown without a GPU, on true KV and not on a mock: a
+//! transformer in f32, paged KV with prefix reuse, continuous batching with chunked prefill, preemption and
+//! cancellation, behind SGLang's and OpenAI's HTTP faces. Exactness is its point: the greedy answer to a prompt has the
+//! same tokens whatever shares the batch and however its prefill was chunked, cached or recomputed.
+//!
+//! Split as in nano-vllm: [`mod@request`] and `sequence`, [`block_manager`], `scheduler`, `core` (the runner) and [`model`];
+//! `driver` gives it a thread, [`server`] its HTTP faces.
+
+pub mod block_manager;
+pub mod chat;
+pub mod config;
+mod core;
+mod driver;
+pub mod faults;
+pub mod kernels;
+mod mailbox;
+pub mod model;
+pub mod request;
+pub mod sampling;
+mod scheduler;
+mod sequence;
+pub mod server;
+pub mod stats;
+pub mod tokenizer;
+pub mod words;
+
+pub use config::{EngineConfig, EngineError};
+pub use driver::{Engine, EngineHandle, SubmitError};
+pub use faults::{FaultSwitch, Faults};
+pub use mailbox::{Ticket, Update};
+// pub use server::serve;
+pub use words::{WORD_COUNT, WORDS, word};

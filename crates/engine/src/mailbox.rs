@@ -1,0 +1,89 @@
+//! The way from the step loop to one reader: what is new since the reader last looked.
+//!
+//! Not a queue: news is merged while the reader is slow (SGLang coalesces the same way), so the engine never waits for a
+//! reader and the memory is bounded by the request's own output. A reader that goes away closes the mailbox, and the
+//! step loop drops the request before its next step.
+
+use crate::request::Finish;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+use tokio::sync::Notify;
+
+/// News of a request.
+#[derive(Clone, Debug, Default)]
+pub struct Update {
+    /// Token ids since the last update.
+    pub ids: Vec<u32>,
+    /// Text since the last update; whole characters.
+    pub text: String,
+    pub cached_tokens: usize,
+    pub retractions: u32,
+    /// Set once, with the last update.
+    pub finish: Option<Finish>,
+    pub embedding: Option<Vec<f32>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Mailbox {
+    news: Mutex<Update>,
+    bell: Notify,
+    closed: AtomicBool,
+}
+
+impl Mailbox {
+    /// Adds news and wakes the reader. Nothing is added after a finish.
+    pub(crate) fn post(&self, change: impl FnOnce(&mut Update)) {
+        {
+            let mut news = self.news.lock();
+            if news.finish.is_some() {
+                return;
+            }
+            change(&mut news);
+        }
+        self.bell.notify_one();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+}
+
+/// The reader's end of a submitted request. Dropping it cancels the request.
+#[derive(Debug)]
+pub struct Ticket {
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub rid: String,
+    pub prompt_tokens: usize,
+    pub arrived: Instant,
+    pub(crate) done: bool,
+}
+
+impl Ticket {
+    /// Waits for news. `None` after the finish was delivered.
+    pub async fn next(&mut self) -> Option<Update> {
+        if self.done {
+            return None;
+        }
+        loop {
+            let update = {
+                let mut news = self.mailbox.news.lock();
+                let ready = !news.ids.is_empty() || news.finish.is_some();
+                let (cached_tokens, retractions) = (news.cached_tokens, news.retractions);
+                ready.then(|| std::mem::replace(&mut *news, Update { cached_tokens, retractions, ..Update::default() }))
+            };
+            if let Some(update) = update {
+                self.done = update.finish.is_some();
+                return Some(update);
+            }
+            self.mailbox.bell.notified().await;
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.mailbox.closed.store(true, Ordering::Release);
+    }
+}

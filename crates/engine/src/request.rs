@@ -1,0 +1,49 @@
+//! What goes into the engine and how it comes out.
+
+use crate::sampling::SamplingParams;
+use plimsoll_cache::Digest;
+
+/// A tokenised request.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Unique among the requests in flight.
+    pub rid: String,
+    pub prompt: Vec<u32>,
+    pub task: Task,
+    /// Seed of the prefix chain: requests with different seeds share no KV.
+    pub chain_seed: Option<Digest>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Task {
+    Generate(SamplingParams),
+    /// Mean of the final hidden states, normalised.
+    Embed,
+}
+
+/// Why a request ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finish {
+    StopToken(u32),
+    StopText(String),
+    Length,
+    Abort {
+        message: String,
+        /// HTTP status that says the same; `None` when the client asked for the abort.
+        status: Option<u16>,
+    },
+    /// An embedding is complete.
+    Embedded,
+}
+
+impl Finish {
+    /// OpenAI's `finish_reason`.
+    #[must_use]
+    pub fn openai(&self) -> &'static str {
+        match self {
+            Finish::StopToken(_) | Finish::StopText(_) | Finish::Embedded => "stop",
+            Finish::Length => "length",
+            Finish::Abort { .. } => "abort",
+        }
+    }
+}

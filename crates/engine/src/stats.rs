@@ -1,0 +1,66 @@
+//! What the engine counts, for `/v1/loads` and `/metrics`.
+
+/// Upper bounds of SGLang's latency buckets in use here, in seconds.
+pub const BUCKETS_S: [f64; 16] =
+    [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0];
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Histogram {
+    /// Observations per bucket, not cumulated; the last one is +Inf.
+    pub counts: [u64; BUCKETS_S.len() + 1],
+    pub sum_s: f64,
+}
+
+impl Histogram {
+    pub fn observe(&mut self, seconds: f64) {
+        let bucket = BUCKETS_S.partition_point(|bound| *bound < seconds);
+        self.counts[bucket] += 1;
+        self.sum_s += seconds;
+    }
+
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+}
+
+/// A snapshot taken after every step.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    // Now.
+    pub running: usize,
+    pub waiting: usize,
+    /// Prompt tokens that wait for prefill: whole prompts in the queue, the rest of those in chunks.
+    pub waiting_tokens: usize,
+    pub held_pages: usize,
+    pub idle_cached_pages: usize,
+    pub total_pages: usize,
+    /// Tokens per second over the last second with work.
+    pub generation_rate: f64,
+    // Since the start.
+    pub steps: u64,
+    pub prompt_tokens: u64,
+    pub cached_tokens: u64,
+    pub computed_prompt_tokens: u64,
+    pub generated_tokens: u64,
+    pub requests: u64,
+    pub aborted: u64,
+    pub refused: u64,
+    pub retractions: u64,
+    pub evicted_pages: u64,
+    pub prefill_busy_us: u64,
+    /// Steps, sum of batch, of time in us, of batch squared, of batch x time, of generated tokens; decode-only steps.
+    pub decode_moments: [u64; 6],
+    pub ttft: Histogram,
+    pub itl: Histogram,
+    pub e2e: Histogram,
+    pub queue_time: Histogram,
+}
+
+impl Stats {
+    /// Share of prompt tokens that came from the cache since the start.
+    #[must_use]
+    pub fn hit_rate(&self) -> f64 {
+        if self.prompt_tokens == 0 { 0.0 } else { self.cached_tokens as f64 / self.prompt_tokens as f64 }
+    }
+}
