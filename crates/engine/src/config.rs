@@ -82,7 +82,12 @@ impl EngineConfig {
     /// Names the first setting that cannot work.
     pub fn validate(&self) -> Result<(), EngineError> {
         let rules = [
-            ("page_tokens", self.page_tokens, self.page_tokens > 0 && self.page_tokens.is_multiple_of(TILE), "use a multiple of 16"),
+            (
+                "page_tokens",
+                self.page_tokens,
+                self.page_tokens > 0 && self.page_tokens.is_multiple_of(TILE),
+                "use a multiple of 16",
+            ),
             ("kv_tokens", self.kv_tokens, self.kv_tokens >= self.page_tokens.max(1), "make room for at least one page"),
             ("kv_tokens", self.kv_tokens, self.kv_tokens <= 1 << 26, "use at most 67108864"),
             ("max_running", self.max_running, (1..=4096).contains(&self.max_running), "use 1 to 4096"),

@@ -1,6 +1,7 @@
 //! One step after another: plan, compute, sample, post. No threads, no sockets; time only for measuring.
 
 use crate::config::EngineConfig;
+use crate::driver::Size;
 use crate::model::{KvStore, Model, Run, Want};
 use crate::request::Finish;
 use crate::sampling::sample;
@@ -49,6 +50,15 @@ impl Core {
         };
         core.refresh();
         core
+    }
+
+    pub(crate) fn size(&self, page_tokens: usize) -> Size {
+        Size {
+            weight_bytes: self.model.weight_bytes(),
+            kv_bytes: self.kv.len_bytes(),
+            kv_tokens: self.kv.pages() * page_tokens,
+            page_tokens,
+        }
     }
 
     pub(crate) fn submit(&mut self, sequence: Sequence) {
@@ -130,6 +140,9 @@ impl Core {
             self.scheduler.commit(index);
             let sequence = &mut self.scheduler.running[index];
             if sequence.retractions == 0 {
+                if sequence.cached_tokens == Some(start) {
+                    self.stats.queue_time.observe(started.saturating_duration_since(sequence.arrived).as_secs_f64());
+                }
                 self.stats.computed_prompt_tokens += in_prompt as u64;
                 if start + scheduled >= sequence.prompt_len && in_prompt > 0 {
                     self.stats.prompt_tokens += sequence.prompt_len as u64;

@@ -59,6 +59,17 @@ pub struct EngineHandle(Arc<Shared>);
 pub struct Engine {
     handle: EngineHandle,
     thread: Option<JoinHandle<()>>,
+    size: Size,
+}
+
+/// What the engine was built with.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    pub weight_bytes: usize,
+    pub kv_bytes: usize,
+    /// Whole pages times tokens per page.
+    pub kv_tokens: usize,
+    pub page_tokens: usize,
 }
 
 impl Engine {
@@ -79,17 +90,29 @@ impl Engine {
             inbox_limit: config.max_waiting + config.max_running,
         });
         let handle = EngineHandle(Arc::clone(&shared));
+        let size = core.size(config.page_tokens);
         let delay = config.step_delay;
         let thread = std::thread::Builder::new()
             .name("engine-step".to_owned())
             .spawn(move || run(core, &shared, delay))
             .map_err(EngineError::Thread)?;
-        Ok(Engine { handle, thread: Some(thread) })
+        Ok(Engine { handle, thread: Some(thread), size })
     }
 
     #[must_use]
     pub fn handle(&self) -> EngineHandle {
         self.handle.clone()
+    }
+
+    #[must_use]
+    pub fn size(&self) -> Size {
+        self.size
+    }
+
+    /// Ends the step loop after its current step; everything in flight is aborted.
+    pub fn stop(&self) {
+        self.handle.0.inbox.lock().stop = true;
+        self.handle.0.bell.notify_all();
     }
 
     /// The step loop still runs.
@@ -101,8 +124,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.handle.0.inbox.lock().stop = true;
-        self.handle.0.bell.notify_all();
+        self.stop();
         if let Some(thread) = self.thread.take() {
             // A panic of the loop was already reported by the panic hook.
             let _ = thread.join();

@@ -27,8 +27,8 @@ pub mod tokenizer;
 pub mod words;
 
 pub use config::{EngineConfig, EngineError};
-pub use driver::{Engine, EngineHandle, SubmitError};
+pub use driver::{Engine, EngineHandle, Size, SubmitError};
 pub use faults::{FaultSwitch, Faults};
 pub use mailbox::{Ticket, Update};
-// pub use server::serve;
+pub use server::serve;
 pub use words::{WORD_COUNT, WORDS, word};

@@ -116,7 +116,9 @@ impl Model {
     #[must_use]
     pub fn new(config: ModelConfig) -> Self {
         assert!(
-            config.kv_heads > 0 && matches!(config.heads / config.kv_heads, 1 | 2) && config.heads.is_multiple_of(config.kv_heads),
+            config.kv_heads > 0
+                && matches!(config.heads / config.kv_heads, 1 | 2)
+                && config.heads.is_multiple_of(config.kv_heads),
             "query heads per KV head must be 1 or 2"
         );
         let weights = Weights::generate(&config);

@@ -16,6 +16,8 @@ mod tests;
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
     pub max_new_tokens: usize,
+    /// The end token is not generated before this many tokens.
+    pub min_new_tokens: usize,
     /// 0 is greedy.
     pub temperature: f32,
     pub top_p: f32,
@@ -38,6 +40,7 @@ impl Default for SamplingParams {
     fn default() -> Self {
         SamplingParams {
             max_new_tokens: 128,
+            min_new_tokens: 0,
             temperature: 1.0,
             top_p: 1.0,
             top_k: None,
@@ -57,7 +60,7 @@ impl Default for SamplingParams {
 pub fn sample(logits: &[f32], params: &SamplingParams, seed: u64, index: usize) -> u32 {
     let allowed = |at: usize| {
         let id = FIRST_LOGIT + at as u32;
-        id >= FIRST_WORD || (id == IM_END && !params.ignore_eos)
+        id >= FIRST_WORD || (id == IM_END && !params.ignore_eos && index >= params.min_new_tokens)
     };
     // Temperatures below this are greedy: the quotient would overflow.
     if params.temperature < 1e-4 || params.top_k == Some(1) {

@@ -138,7 +138,8 @@ impl Scheduler {
         let mut budget = self.limits.token_budget - self.planned();
         while budget > 0 && self.running.len() < self.limits.max_running {
             let Some(next) = self.waiting.front() else { return };
-            let hit = self.blocks.lookup(&next.chain.digests()[..next.matchable_pages().min(next.chain.digests().len())]);
+            let hit =
+                self.blocks.lookup(&next.chain.digests()[..next.matchable_pages().min(next.chain.digests().len())]);
             let wanted = next.tokens.len().div_ceil(self.limits.page_tokens) - hit.len();
             // Room for the whole prompt, and for one page of growth of everything that runs.
             let spare = self.blocks.available() - self.blocks.idle_among(&hit);

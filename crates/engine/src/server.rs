@@ -1,1 +1,180 @@
-//! stub
+//! The engine's HTTP faces: SGLang's and OpenAI's, on one port.
+
+use crate::config::{EngineConfig, EngineError};
+use crate::driver::{Engine, SubmitError};
+use crate::faults::FaultSwitch;
+use crate::mailbox::Ticket;
+use crate::request::Request;
+use crate::tokenizer::Tokenizer;
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Query, Request as HttpRequest, State as Extract};
+use axum::http::{HeaderName, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use errors::ApiError;
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::net::TcpListener;
+
+mod admin;
+mod chat_completions;
+mod completion;
+mod completions;
+mod embeddings;
+mod errors;
+mod fields;
+mod generate;
+mod info;
+mod listener;
+mod metrics;
+mod params;
+mod sse;
+
+/// What every handler sees.
+pub(crate) struct State {
+    pub(crate) config: EngineConfig,
+    pub(crate) engine: Engine,
+    pub(crate) faults: FaultSwitch,
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) context_tokens: usize,
+    pub(crate) started_s: u64,
+    draining: AtomicBool,
+}
+
+impl State {
+    pub(crate) fn is_serving(&self) -> bool {
+        self.engine.is_alive() && !self.draining.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn begin_drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// All or none: when one of them is refused, those already taken are cancelled with their tickets.
+    pub(crate) fn submit_all(&self, requests: Vec<Request>) -> Result<Vec<Ticket>, SubmitError> {
+        requests.into_iter().map(|request| self.engine.handle().submit(request)).collect()
+    }
+}
+
+/// Runs an engine on a listener until `shutdown` completes and running requests are done or `drain` is over.
+///
+/// # Errors
+/// When a setting cannot work, the step thread cannot start, or the listener breaks.
+pub async fn serve(
+    config: EngineConfig,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), EngineError> {
+    let faults = FaultSwitch::default();
+    let engine = Engine::start(&config, faults.clone())?;
+    let started_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let state = Arc::new(State {
+        context_tokens: config.usable_context(),
+        config,
+        engine,
+        faults,
+        tokenizer: Tokenizer::new(),
+        started_s,
+        draining: AtomicBool::new(false),
+    });
+    listener::run(listener, router(&state), &state, shutdown).await?;
+    // Joining the step thread takes up to one step: not on the runtime's threads.
+    let _ = tokio::task::spawn_blocking(move || drop(state)).await;
+    Ok(())
+}
+
+type Shared = Extract<Arc<State>>;
+
+fn router(state: &Arc<State>) -> Router {
+    let generation = Router::new()
+        .route("/generate", post(|Extract(state): Shared, body: Bytes| generate::handle(state, body)))
+        .route("/v1/completions", post(|Extract(state): Shared, body: Bytes| completions::handle(state, body)))
+        .route(
+            "/v1/chat/completions",
+            post(|Extract(state): Shared, body: Bytes| chat_completions::handle(state, body)),
+        )
+        .route("/v1/embeddings", post(|Extract(state): Shared, body: Bytes| embeddings::handle(state, body)))
+        .route_layer(from_fn_with_state(Arc::clone(state), refuse_when_faulty));
+    let control = Router::new()
+        .route("/v1/models", get(async |Extract(state): Shared| info::models(&state)))
+        .route("/v1/loads", get(loads))
+        .route("/server_info", get(async |Extract(state): Shared| info::server_info(&state)))
+        .route("/get_server_info", get(async |Extract(state): Shared| info::server_info(&state)))
+        .route("/model_info", get(async |Extract(state): Shared| info::model_info(&state)))
+        .route("/get_model_info", get(async |Extract(state): Shared| info::model_info(&state)))
+        .route("/abort_request", post(async |Extract(state): Shared, body: Bytes| admin::abort(&state, &body)))
+        .route(
+            "/flush_cache",
+            get(|Extract(state): Shared| admin::flush(state)).post(|Extract(state): Shared| admin::flush(state)),
+        );
+    let open = Router::new()
+        .route("/health", get(async |Extract(state): Shared| info::health(&state)))
+        .route("/ready", get(async |Extract(state): Shared| info::health(&state)))
+        .route("/ping", get(async |Extract(state): Shared| info::health(&state)))
+        .route("/health_generate", get(|Extract(state): Shared| info::health_generate(state)))
+        .route("/metrics", get(async |Extract(state): Shared| metrics::handle(&state)));
+    let with_key = generation.merge(control).route_layer(from_fn_with_state(Arc::clone(state), check_key));
+    let faults = Router::new()
+        .route("/admin/faults", post(async |Extract(state): Shared, body: Bytes| admin::faults(&state, &body)))
+        .route_layer(from_fn_with_state(Arc::clone(state), check_key));
+    with_key
+        .merge(open)
+        .fallback(async || ApiError::new(404, "not_found", "no such path"))
+        .method_not_allowed_fallback(async || {
+            ApiError::new(405, "method_not_allowed", "the path does not take this method")
+        })
+        .layer(from_fn_with_state(Arc::clone(state), freeze_when_faulty))
+        .merge(faults)
+        .layer(DefaultBodyLimit::max(state.config.body_bytes))
+        .layer(axum::middleware::from_fn(echo_request_id))
+        .with_state(Arc::clone(state))
+}
+
+async fn loads(Extract(state): Shared, query: Query<HashMap<String, String>>) -> Result<Response, ApiError> {
+    info::loads(&state, &query)
+}
+
+async fn echo_request_id(request: HttpRequest, next: Next) -> Response {
+    const ID: HeaderName = HeaderName::from_static("x-request-id");
+    let id = request.headers().get(&ID).cloned();
+    let mut response = next.run(request).await;
+    if let Some(id) = id {
+        response.headers_mut().insert(ID, id);
+    }
+    response
+}
+
+async fn check_key(Extract(state): Shared, request: HttpRequest, next: Next) -> Response {
+    let Some(key) = &state.config.api_key else { return next.run(request).await };
+    let given =
+        request.headers().get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+    if given.is_some_and(|given| same_bytes(given, key.as_bytes())) {
+        return next.run(request).await;
+    }
+    ApiError::new(401, "unauthorized", "send authorization: Bearer KEY").into_response()
+}
+
+/// Compares in a time that does not depend on where the first difference is.
+fn same_bytes(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+}
+
+async fn freeze_when_faulty(Extract(state): Shared, request: HttpRequest, next: Next) -> Response {
+    state.faults.responsive().await;
+    next.run(request).await
+}
+
+async fn refuse_when_faulty(Extract(state): Shared, request: HttpRequest, next: Next) -> Response {
+    if let Some(status) = state.faults.current().http_status {
+        return ApiError::new(status, "fault", "this answer is a fault that was switched on").into_response();
+    }
+    if state.draining.load(Ordering::Relaxed) {
+        return (StatusCode::SERVICE_UNAVAILABLE, [(header::CONNECTION, "close")]).into_response();
+    }
+    next.run(request).await
+}

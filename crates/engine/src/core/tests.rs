@@ -34,7 +34,13 @@ fn params(max_new_tokens: usize) -> SamplingParams {
     SamplingParams { max_new_tokens, temperature: 0.0, ..SamplingParams::default() }
 }
 
-fn sequence(core_config: &EngineConfig, rids: &RidSet, name: usize, task: Task, prompt: &[u32]) -> (Sequence, Arc<Mailbox>) {
+fn sequence(
+    core_config: &EngineConfig,
+    rids: &RidSet,
+    name: usize,
+    task: Task,
+    prompt: &[u32],
+) -> (Sequence, Arc<Mailbox>) {
     let mailbox = Arc::new(Mailbox::default());
     let rid = format!("r{name}");
     let guard = RidGuard { rid: rid.clone(), set: Arc::clone(rids) };
@@ -70,8 +76,16 @@ fn together(config: &EngineConfig, asks: &[Ask]) -> (Vec<Option<Vec<u32>>>, Core
                 core.submit(sequence);
                 boxes[index] = Some(mailbox);
             }
-            if ask.leaves == Some(step) && let Some(mailbox) = &boxes[index] {
-                drop(Ticket { mailbox: Arc::clone(mailbox), rid: String::new(), prompt_tokens: 0, arrived: Instant::now(), done: false });
+            if ask.leaves == Some(step)
+                && let Some(mailbox) = &boxes[index]
+            {
+                drop(Ticket {
+                    mailbox: Arc::clone(mailbox),
+                    rid: String::new(),
+                    prompt_tokens: 0,
+                    arrived: Instant::now(),
+                    done: false,
+                });
             }
         }
         core.step(Duration::ZERO);
@@ -100,7 +114,13 @@ fn alone(ask: &Ask) -> Vec<u32> {
 
 /// Prompts that share prefixes: a common start of 0 to 60 tokens, then their own.
 fn asks() -> impl Strategy<Value = Vec<Ask>> {
-    let ask = (0usize..60, prop::collection::vec(0u32..1024, 1..50), 1usize..40, 0usize..12, prop::option::weighted(0.15, 0usize..30));
+    let ask = (
+        0usize..60,
+        prop::collection::vec(0u32..1024, 1..50),
+        1usize..40,
+        0usize..12,
+        prop::option::weighted(0.15, 0usize..30),
+    );
     prop::collection::vec(ask, 1..7).prop_map(|list| {
         list.into_iter()
             .map(|(shared, own, max_new_tokens, at, leaves)| Ask {

@@ -32,7 +32,10 @@ impl KvStore {
     /// `page_tokens` must be a multiple of [`TILE`].
     #[must_use]
     pub fn new(config: &ModelConfig, pages: usize, page_tokens: usize) -> Self {
-        assert!(page_tokens > 0 && page_tokens.is_multiple_of(TILE), "page size {page_tokens} is not a multiple of {TILE}");
+        assert!(
+            page_tokens > 0 && page_tokens.is_multiple_of(TILE),
+            "page size {page_tokens} is not a multiple of {TILE}"
+        );
         let tiles_per_page = page_tokens / TILE;
         let empty = || vec![[[0.0; TILE]; HEAD_DIM]; pages * tiles_per_page * config.kv_heads];
         let layers = (0..config.layers)

@@ -1,0 +1,66 @@
+//! OpenAI's `/v1/embeddings`: the mean of the last hidden states, normalised to length 1.
+
+use super::State;
+use super::errors::ApiError;
+use super::fields::{Fields, token_ids};
+use super::params::{check_model, rids, room_after};
+use super::sse;
+use crate::request::{Request, Task};
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+const MAX_INPUTS: usize = 256;
+
+pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, ApiError> {
+    let fields = Fields::parse(&body)?;
+    check_model(&state, &fields)?;
+    if !matches!(fields.text("encoding_format")?, None | Some("float")) {
+        return Err(ApiError::field("encoding_format", "only float is supported by this engine"));
+    }
+    if fields.get("dimensions").is_some() {
+        return Err(ApiError::field("dimensions", "is not supported by this engine"));
+    }
+    let inputs = inputs(&state, &fields)?;
+    let ids = rids(&fields, inputs.len())?;
+    let mut requests = Vec::with_capacity(inputs.len());
+    for (prompt, rid) in inputs.into_iter().zip(ids) {
+        room_after(&state, "input", prompt.len())?;
+        requests.push(Request { rid, prompt, task: Task::Embed, chain_seed: None });
+    }
+    let mut data = Vec::with_capacity(requests.len());
+    let mut tokens = 0;
+    for (index, mut ticket) in state.submit_all(requests)?.into_iter().enumerate() {
+        let whole = sse::collect(&state, &mut ticket).await;
+        let Some(vector) = whole.embedding else {
+            let error = whole.finish.as_ref().and_then(ApiError::of_finish);
+            return Err(error.unwrap_or_else(|| ApiError::new(503, "aborted", "the request was aborted")));
+        };
+        tokens += ticket.prompt_tokens;
+        data.push(json!({"object": "embedding", "index": index, "embedding": vector}));
+    }
+    Ok(Json(json!({
+        "object": "list",
+        "data": data,
+        "model": state.config.model_name,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }))
+    .into_response())
+}
+
+fn inputs(state: &State, fields: &Fields) -> Result<Vec<Vec<u32>>, ApiError> {
+    let wrong = || ApiError::field("input", "expected a string, a list of strings, token ids or lists of token ids");
+    let one = |value: &Value| match value {
+        Value::String(text) => Ok(state.tokenizer.encode(text)),
+        Value::Array(ids) => token_ids("input", ids),
+        _ => Err(wrong()),
+    };
+    match fields.get("input") {
+        Some(text @ Value::String(_)) => Ok(vec![one(text)?]),
+        Some(Value::Array(list)) if list.first().is_some_and(Value::is_number) => Ok(vec![token_ids("input", list)?]),
+        Some(Value::Array(list)) if (1..=MAX_INPUTS).contains(&list.len()) => list.iter().map(one).collect(),
+        _ => Err(wrong()),
+    }
+}

@@ -1,0 +1,69 @@
+//! Error answers: OpenAI's error object on every route.
+
+use crate::driver::SubmitError;
+use crate::request::Finish;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+/// An error that ends a request before its answer began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ApiError {
+    pub(crate) status: u16,
+    pub(crate) message: String,
+    pub(crate) kind: &'static str,
+    pub(crate) code: &'static str,
+    /// The field that is wrong.
+    pub(crate) param: Option<String>,
+}
+
+impl ApiError {
+    pub(crate) fn new(status: u16, code: &'static str, message: impl Into<String>) -> Self {
+        let kind = match status {
+            401 => "authentication_error",
+            429 | 503 => "overloaded_error",
+            400..=499 => "invalid_request_error",
+            _ => "engine_error",
+        };
+        ApiError { status, message: message.into(), kind, code, param: None }
+    }
+
+    /// 400 about a field. The message starts with its name.
+    pub(crate) fn field(name: &str, what: impl std::fmt::Display) -> Self {
+        ApiError { param: Some(name.to_owned()), ..ApiError::new(400, "invalid_request", format!("{name}: {what}")) }
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        json!({"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}})
+    }
+
+    /// The error that an abort stands for, when it is one (a client's own abort is not).
+    pub(crate) fn of_finish(finish: &Finish) -> Option<Self> {
+        match finish {
+            Finish::Abort { message, status: Some(status) } => {
+                Some(ApiError::new(*status, if *status == 503 { "queue_full" } else { "engine_failed" }, message))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl From<SubmitError> for ApiError {
+    fn from(error: SubmitError) -> Self {
+        let message = error.to_string();
+        match error {
+            SubmitError::DuplicateRid(_) => {
+                ApiError { param: Some("rid".to_owned()), ..ApiError::new(400, "invalid_request", message) }
+            }
+            SubmitError::QueueFull => ApiError::new(503, "queue_full", message),
+            SubmitError::Stopped => ApiError::new(503, "shutting_down", message),
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, [(header::CONTENT_TYPE, "application/json")], self.json().to_string()).into_response()
+    }
+}

@@ -1,0 +1,180 @@
+//! What the engine says about itself: health, models, `/server_info`, `/v1/loads`, in SGLang's shapes.
+
+use super::State;
+use super::errors::ApiError;
+use super::params::{fresh_id, generation};
+use super::sse;
+use crate::sampling::SamplingParams;
+use axum::Json;
+use axum::extract::Query;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The SGLang release whose interfaces these are, then our own version.
+pub(crate) const VERSION: &str = concat!("0.5.23+plimsoll.", env!("CARGO_PKG_VERSION"));
+
+/// SGLANG_HEALTH_CHECK_TIMEOUT.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(20);
+
+fn now_s() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+/// Cheap: the step loop lives and the engine is not stopping.
+pub(crate) fn health(state: &State) -> StatusCode {
+    if state.is_serving() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+}
+
+/// Real: one token through the whole engine.
+pub(crate) async fn health_generate(state: Arc<State>) -> StatusCode {
+    if !state.is_serving() {
+        return StatusCode::SERVICE_UNAVAILABLE;
+    }
+    let params = SamplingParams { max_new_tokens: 1, temperature: 0.0, ..SamplingParams::default() };
+    let request = generation(format!("HEALTH_CHECK_{}", fresh_id()), vec![0], params, None);
+    let Ok(mut ticket) = state.engine.handle().submit(request) else { return StatusCode::SERVICE_UNAVAILABLE };
+    match tokio::time::timeout(HEALTH_TIMEOUT, sse::collect(&state, &mut ticket)).await {
+        Ok(whole) if whole.ids.len() == 1 => StatusCode::OK,
+        _ => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}
+
+pub(crate) fn models(state: &State) -> Json<Value> {
+    Json(json!({"object": "list", "data": [{
+        "id": state.config.model_name,
+        "object": "model",
+        "created": state.started_s,
+        "owned_by": "plimsoll",
+        "root": state.config.model_name,
+        "parent": null,
+        "max_model_len": state.context_tokens,
+    }]}))
+}
+
+pub(crate) fn model_info(state: &State) -> Json<Value> {
+    Json(json!({
+        "model_path": state.config.model_name,
+        "served_model_name": state.config.model_name,
+        "tokenizer_path": state.config.model_name,
+        "is_generation": true,
+        "preferred_sampling_params": null,
+        "weight_version": "default",
+        "load_format": "seeded",
+        "reasoning_parser": null,
+        "tool_call_parser": null,
+        "disaggregation_mode": "null",
+        "has_image_understanding": false,
+        "has_audio_understanding": false,
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+    }))
+}
+
+pub(crate) fn server_info(state: &State) -> Json<Value> {
+    let size = state.engine.size();
+    let stats = state.engine.handle().stats();
+    Json(json!({
+        "status": "ready",
+        "version": VERSION,
+        "engine": "plimsoll",
+        "model_path": state.config.model_name,
+        "served_model_name": state.config.model_name,
+        "page_size": size.page_tokens,
+        "context_length": state.context_tokens,
+        "max_total_num_tokens": size.kv_tokens,
+        "max_running_requests": state.config.max_running,
+        "max_queued_requests": state.config.max_waiting,
+        "chunked_prefill_size": state.config.token_budget,
+        "incremental_streaming_output": state.config.incremental_streaming,
+        "schedule_policy": "fcfs",
+        "dp_size": 1,
+        "tp_size": 1,
+        "disaggregation_mode": "null",
+        "enable_metrics": true,
+        "enable_cache_report": true,
+        "disable_radix_cache": false,
+        "startup_time": state.started_s,
+        "internal_states": [{
+            "dp_rank": 0,
+            "effective_max_running_requests_per_dp": state.config.max_running,
+            "last_gen_throughput": stats.generation_rate,
+            "memory_usage": memory(state),
+            "disaggregation_mode": "null",
+        }],
+        "kv_events": null,
+    }))
+}
+
+fn memory(state: &State) -> Value {
+    let size = state.engine.size();
+    let gb = |bytes: usize| bytes as f64 / f64::from(1 << 30);
+    json!({
+        "weight_gb": gb(size.weight_bytes),
+        "kv_cache_gb": gb(size.kv_bytes),
+        "graph_gb": 0.0,
+        "token_capacity": size.kv_tokens,
+    })
+}
+
+pub(crate) fn loads(state: &State, query: &Query<HashMap<String, String>>) -> Result<Response, ApiError> {
+    let include: Vec<&str> = query.get("include").map_or_else(|| vec!["all"], |list| list.split(',').collect());
+    let known = ["core", "memory", "spec", "lora", "disagg", "queues", "all"];
+    if let Some(other) = include.iter().find(|part| !known.contains(*part)) {
+        return Err(ApiError::field("include", format!("{other:?} is not one of {}", known.join(", "))));
+    }
+    if query.get("format").is_some_and(|format| format == "prometheus") {
+        return Ok(super::metrics::handle(state).into_response());
+    }
+    let rank = match query.get("dp_rank").map(|rank| rank.parse::<u32>()) {
+        Some(Err(_)) => return Err(ApiError::field("dp_rank", "expected an integer")),
+        Some(Ok(rank)) => rank,
+        None => 0,
+    };
+    let has = |part| include.contains(&part) || include.contains(&"all");
+    let mut load = core_load(state);
+    if has("memory") {
+        load["memory"] = memory(state);
+    }
+    if has("queues") {
+        let waiting = state.engine.handle().stats().waiting;
+        load["queues"] = json!({"waiting": waiting, "grammar": 0, "paused": 0, "retracted": 0, "prealloc_ready": 0});
+    }
+    let loads = if rank == 0 { vec![load] } else { Vec::new() };
+    Ok(Json(json!({
+        "timestamp": now_s(),
+        "version": VERSION,
+        "accelerator": "cpu",
+        "num_accelerators": 1,
+        "loads": loads,
+    }))
+    .into_response())
+}
+
+fn core_load(state: &State) -> Value {
+    let stats = state.engine.handle().stats();
+    let size = state.engine.size();
+    let used = stats.held_pages * size.page_tokens;
+    json!({
+        "timestamp": now_s(),
+        "dp_rank": 0,
+        "num_running_reqs": stats.running,
+        "num_waiting_reqs": stats.waiting,
+        "num_waiting_uncached_tokens": stats.waiting_tokens,
+        "num_used_tokens": used,
+        "num_total_tokens": used + stats.waiting_tokens,
+        "num_active_tokens": used + stats.waiting_tokens,
+        "num_prealloc_ready_tokens": 0,
+        "max_total_num_tokens": size.kv_tokens,
+        "max_running_requests": state.config.max_running,
+        "token_usage": used as f64 / size.kv_tokens as f64,
+        "gen_throughput": stats.generation_rate,
+        "cache_hit_rate": stats.hit_rate(),
+        "total_prefill_uncached_tokens": stats.computed_prompt_tokens,
+        "total_prefill_busy_us": stats.prefill_busy_us,
+        "decode_moments": stats.decode_moments,
+    })
+}

@@ -1,0 +1,173 @@
+//! Sampling parameters and the parts that all generation bodies share.
+
+use super::State;
+use super::errors::ApiError;
+use super::fields::{Fields, token_ids};
+use crate::request::{Request, Task};
+use crate::sampling::SamplingParams;
+use plimsoll_cache::Digest;
+use plimsoll_cache::block_hash::{namespace_seed, salt_seed};
+use serde_json::Value;
+
+/// Stop strings per request, and bytes of each: what is held back from a stream stays small.
+const MAX_STOPS: usize = 16;
+const MAX_STOP_BYTES: usize = 1024;
+
+/// How a route names and defaults the output length.
+pub(crate) struct LengthRule {
+    /// First name that is present counts.
+    pub(crate) names: &'static [&'static str],
+    pub(crate) default: usize,
+}
+
+/// Fields that ask for something this engine cannot do, and the value that means "off".
+fn refuse_unsupported(fields: &Fields) -> Result<(), ApiError> {
+    let zero = |value: &Value| value.as_f64() == Some(0.0);
+    let off = |value: &Value| matches!(value, Value::Bool(false)) || zero(value);
+    let empty = |value: &Value| value.as_object().is_some_and(serde_json::Map::is_empty) || value == &Value::from("");
+    type Off<'a> = &'a dyn Fn(&Value) -> bool;
+    let checks: [(&str, Off<'_>); 14] = [
+        ("n", &|value| value == &Value::from(1)),
+        ("best_of", &|value| value == &Value::from(1)),
+        ("presence_penalty", &zero),
+        ("frequency_penalty", &zero),
+        ("repetition_penalty", &|value| value.as_f64() == Some(1.0)),
+        ("logprobs", &off),
+        ("top_logprobs", &off),
+        ("return_logprob", &off),
+        ("logit_bias", &empty),
+        ("json_schema", &empty),
+        ("regex", &empty),
+        ("ebnf", &empty),
+        ("lora_path", &empty),
+        ("response_format", &|value| value.get("type") == Some(&Value::from("text"))),
+    ];
+    for (name, is_off) in checks {
+        if let Some(value) = fields.get(name)
+            && !is_off(value)
+        {
+            return Err(ApiError::field(name, format!("{value} is not supported by this engine")));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn sampling(fields: &Fields, length: &LengthRule, room: usize) -> Result<SamplingParams, ApiError> {
+    refuse_unsupported(fields)?;
+    let mut max_new_tokens = None;
+    for name in length.names {
+        let asked = fields.count(name)?;
+        if let Some(asked) = asked.filter(|asked| *asked > room) {
+            return Err(ApiError::field(
+                name,
+                format!("{asked} more tokens do not fit: the context has room for {room} after the prompt"),
+            ));
+        }
+        max_new_tokens = max_new_tokens.or(asked);
+    }
+    let stop = fields.texts("stop")?;
+    if stop.len() > MAX_STOPS || stop.iter().any(|stop| stop.is_empty() || stop.len() > MAX_STOP_BYTES) {
+        return Err(ApiError::field("stop", "use at most 16 strings of 1 to 1024 bytes"));
+    }
+    let stop_token_ids = match fields.get("stop_token_ids") {
+        None => Vec::new(),
+        Some(Value::Array(list)) if list.len() <= 64 => token_ids("stop_token_ids", list)?,
+        Some(_) => return Err(ApiError::field("stop_token_ids", "expected a list of at most 64 token ids")),
+    };
+    let top_k = match fields.integer("top_k")? {
+        None | Some(-1 | 0) => None,
+        Some(k) if k > 0 => Some(k as usize),
+        Some(k) => return Err(ApiError::field("top_k", format!("{k} is neither -1 nor at least 1"))),
+    };
+    let top_p = fields.number("top_p", 0.0, 1.0)?.unwrap_or(1.0);
+    if top_p <= 0.0 {
+        return Err(ApiError::field("top_p", "must be above 0"));
+    }
+    let seed = match fields.integer("seed")? {
+        Some(seed) => Some(seed),
+        None => fields.integer("sampling_seed")?,
+    };
+    let min = fields.integer("min_new_tokens")?.or(fields.integer("min_tokens")?).unwrap_or(0);
+    Ok(SamplingParams {
+        max_new_tokens: max_new_tokens.unwrap_or(length.default.min(room)),
+        min_new_tokens: usize::try_from(min).map_err(|_| ApiError::field("min_tokens", "must not be negative"))?,
+        temperature: fields.number("temperature", 0.0, 100.0)?.unwrap_or(1.0),
+        top_p,
+        top_k,
+        min_p: fields.number("min_p", 0.0, 1.0)?.unwrap_or(0.0),
+        seed: seed.map(|seed| seed as u64),
+        stop,
+        stop_token_ids,
+        ignore_eos: fields.flag("ignore_eos")?,
+        no_stop_trim: fields.flag("no_stop_trim")? || fields.flag("include_stop_str_in_output")?,
+        skip_special_tokens: fields.flag_or("skip_special_tokens", true)?,
+    })
+}
+
+/// Room for output after a prompt, or why the prompt cannot be served.
+pub(crate) fn room_after(state: &State, name: &str, prompt_tokens: usize) -> Result<usize, ApiError> {
+    let context = state.context_tokens;
+    if prompt_tokens == 0 {
+        return Err(ApiError::field(name, "is empty"));
+    }
+    if prompt_tokens >= context {
+        return Err(ApiError {
+            code: "context_length_exceeded",
+            ..ApiError::field(
+                name,
+                format!(
+                    "The input ({prompt_tokens} tokens) is longer than the model's context length ({context} tokens)."
+                ),
+            )
+        });
+    }
+    Ok(context - prompt_tokens)
+}
+
+/// Requests with different salts or extra keys share no KV.
+pub(crate) fn chain_seed(fields: &Fields) -> Result<Option<Digest>, ApiError> {
+    let salt = fields.text("cache_salt")?;
+    Ok(match fields.text("extra_key")? {
+        None => salt.map(salt_seed),
+        extra => namespace_seed(extra, salt),
+    })
+}
+
+/// Request ids of a body with `count` inputs: given ones, `{rid}_{i}` for a batch under one, else fresh.
+pub(crate) fn rids(fields: &Fields, count: usize) -> Result<Vec<String>, ApiError> {
+    let given = fields.texts("rid")?;
+    let single = !matches!(fields.get("rid"), Some(Value::Array(_)));
+    if given.iter().any(|rid| rid.is_empty() || rid.len() > 256) {
+        return Err(ApiError::field("rid", "use 1 to 256 bytes"));
+    }
+    match given.as_slice() {
+        [] => Ok((0..count).map(|_| fresh_id()).collect()),
+        [rid] if single && count > 1 => Ok((0..count).map(|index| format!("{rid}_{index}")).collect()),
+        list if list.len() == count => Ok(given),
+        list => Err(ApiError::field("rid", format!("{} ids for {count} inputs", list.len()))),
+    }
+}
+
+pub(crate) fn fresh_id() -> String {
+    uuid::Uuid::now_v7().simple().to_string()
+}
+
+/// The model's name when the body names one.
+pub(crate) fn check_model(state: &State, fields: &Fields) -> Result<(), ApiError> {
+    match fields.text("model")? {
+        Some(model) if model != state.config.model_name => Err(ApiError {
+            param: Some("model".to_owned()),
+            ..ApiError::new(
+                404,
+                "model_not_found",
+                format!("model: {model:?} is not served here, {:?} is", state.config.model_name),
+            )
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// A generation request from its parts.
+pub(crate) fn generation(rid: String, prompt: Vec<u32>, params: SamplingParams, chain_seed: Option<Digest>) -> Request {
+    Request { rid, prompt, task: Task::Generate(params), chain_seed }
+}
