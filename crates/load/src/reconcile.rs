@@ -32,6 +32,8 @@ pub struct Known {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reported {
     received: Option<Nanos>,
+    /// The same for [`Reported::foreign`].
+    received_ns: f64,
     /// Zero where not known: nothing is added then.
     beyond: Foreign,
     known: Known,
@@ -42,6 +44,7 @@ pub(crate) struct Reported {
 impl Reported {
     pub(crate) const NONE: Reported = Reported {
         received: None,
+        received_ns: 0.0,
         beyond: Foreign { requests: 0.0, prefill_tokens: 0.0, kv_tokens: 0.0 },
         known: Known { requests: false, prefill_tokens: false, kv_tokens: false },
         capacity_kv_tokens: None,
@@ -59,6 +62,7 @@ impl Reported {
             (running, waiting) => Some(running.unwrap_or(0).saturating_add(waiting.unwrap_or(0))),
         };
         self.received = Some(received);
+        self.received_ns = received.0 as f64;
         self.beyond = Foreign {
             requests: beyond(requests, u64::from(own.requests)),
             prefill_tokens: beyond(report.waiting_uncached_tokens, own.uncached_prefill_tokens),
@@ -72,14 +76,12 @@ impl Reported {
         self.capacity_kv_tokens = report.capacity_kv_tokens.filter(|&c| c > 0).or(self.capacity_kv_tokens);
     }
 
-    /// Foreign load at `now`, weighted with trust: 1 for a report just received, falling to 0 at the age whose inverse
-    /// is given, in 1/ns. All zero without a report.
+    /// Foreign load, weighted with trust: 1 for a report just received, falling to 0 at the age whose inverse is given.
+    /// All zero without a report.
     #[inline]
-    pub(crate) fn foreign(&self, now: Nanos, per_stale: f64) -> Foreign {
-        let Some(received) = self.received else { return Foreign::default() };
-        // Through i64, which converts in one instruction; three centuries fit.
-        let age = now.since(received).0.min(i64::MAX as u64) as i64 as f64;
-        let trust = (1.0 - age * per_stale).max(0.0);
+    pub(crate) fn foreign(&self, clock: &TrustClock) -> Foreign {
+        let age_ns = (clock.now_ns - self.received_ns).max(0.0);
+        let trust = (1.0 - age_ns * clock.per_stale_ns).max(0.0);
         Foreign {
             requests: self.beyond.requests * trust,
             prefill_tokens: self.beyond.prefill_tokens * trust,
@@ -101,7 +103,17 @@ impl Reported {
     }
 }
 
-/// `1 / stale` for [`Reported::foreign`]; with no trusted age at all nothing is believed.
-pub(crate) fn per_stale(stale: Nanos) -> f64 {
-    if stale == Nanos::ZERO { f64::INFINITY } else { 1.0 / stale.0 as f64 }
+/// What trust depends on, computed once per choice. Floats, because a choice weighs a thousand reports in a few
+/// microseconds; their error stays under a microsecond for decades.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TrustClock {
+    now_ns: f64,
+    per_stale_ns: f64,
+}
+
+impl TrustClock {
+    /// With a `stale` of zero nothing is ever believed.
+    pub(crate) fn new(now: Nanos, stale: Nanos) -> Self {
+        TrustClock { now_ns: now.0 as f64, per_stale_ns: 1.0 / stale.0 as f64 }
+    }
 }

@@ -14,6 +14,7 @@ use crate::instance::Instance;
 use crate::ledger::Ledger;
 use crate::place::{Candidate, Placement, make};
 use crate::pool::Pools;
+use crate::reconcile::TrustClock;
 use crate::verdict::Settled;
 use plimsoll_core::{InstanceId, LoadReport, Nanos};
 use std::collections::BTreeMap;
@@ -195,9 +196,8 @@ impl Scheduler {
         }
     }
 
-    /// See [`crate::reconcile::per_stale`].
-    fn per_stale(&self) -> f64 {
-        crate::reconcile::per_stale(self.config.report_stale)
+    fn trust_clock(&self, now: Nanos) -> TrustClock {
+        TrustClock::new(now, self.config.report_stale)
     }
 
     fn instance_mut(&mut self, id: InstanceId) -> Option<&mut Instance> {

@@ -1,4 +1,4 @@
-use super::{Foreign, Known, Reported, per_stale};
+use super::{Foreign, Known, Reported, TrustClock};
 use crate::ledger::Counters;
 use plimsoll_core::{LoadReport, Nanos};
 
@@ -16,7 +16,7 @@ fn report(at: u64) -> LoadReport {
 }
 
 fn foreign_at(reported: &Reported, ms: u64) -> Foreign {
-    reported.foreign(Nanos::from_millis(ms), per_stale(STALE))
+    reported.foreign(&TrustClock::new(Nanos::from_millis(ms), STALE))
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn without_a_report_or_with_no_trusted_age_nothing_is_added() {
     let mut reported = Reported::NONE;
     reported.take(&report(0), &Counters::default(), Nanos::ZERO);
     for at in [0, 1, 1_000] {
-        assert_eq!(reported.foreign(Nanos::from_millis(at), per_stale(Nanos::ZERO)), Foreign::default());
+        assert_eq!(reported.foreign(&TrustClock::new(Nanos::from_millis(at), Nanos::ZERO)), Foreign::default());
     }
 }
 

@@ -69,7 +69,7 @@ impl Scheduler {
 
     fn charge(&mut self, now: Nanos, ask: &Ask<'_>, candidate: &Candidate) -> Result<bool, PlaceError> {
         let nobody = || PlaceError::NoCandidate { reasons: Vec::new() };
-        let per_stale = self.per_stale();
+        let clock = self.trust_clock(now);
         let instance = self.slots[candidate.slot as usize].as_mut().ok_or_else(nobody)?;
         let rank = instance.ranks.get_mut(usize::from(candidate.target.rank.0)).ok_or_else(nobody)?;
         let stamp = instance.health.placed();
@@ -80,7 +80,7 @@ impl Scheduler {
             orphan: false,
             placed_at: now,
             served_before: rank.served_tokens,
-            foreign_before: rank.reported.foreign(now, per_stale).prefill_tokens as u64,
+            foreign_before: rank.reported.foreign(&clock).prefill_tokens as u64,
             stamp,
         };
         self.ledger.charge(ask.ticket(), entry, &mut rank.own);

@@ -51,7 +51,7 @@ impl Scheduler {
 
     fn instance_view(&self, instance: &Instance, now: Nanos) -> InstanceView {
         let ranks = instance.ranks.iter().enumerate().map(|(index, rank)| {
-            let foreign = rank.reported.foreign(now, self.per_stale());
+            let foreign = rank.reported.foreign(&self.trust_clock(now));
             let known = rank.reported.known(now, self.config.report_stale);
             RankLoad {
                 rank: Rank(index as u16),

@@ -144,7 +144,7 @@ fn ranks_are_candidates_of_their_own() {
 #[test]
 fn round_robin_goes_round_whatever_is_excluded_or_gone() {
     let mut fleet = Fleet::new(PolicyKind::RoundRobin, 4);
-    let mut turn = |fleet: &mut Fleet| fleet.place().target.instance.0;
+    let turn = |fleet: &mut Fleet| fleet.place().target.instance.0;
     assert_eq!([turn(&mut fleet), turn(&mut fleet), turn(&mut fleet)], [0, 1, 2]);
     fleet.exclude = vec![InstanceId(3)];
     assert_eq!([turn(&mut fleet), turn(&mut fleet)], [0, 1]);

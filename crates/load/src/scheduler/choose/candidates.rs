@@ -7,7 +7,7 @@ use crate::health::HealthState;
 use crate::instance::{Instance, RankState};
 use crate::place::{Candidate, expected_wait_s};
 use crate::pool::Pool;
-use crate::reconcile::per_stale;
+use crate::reconcile::TrustClock;
 use plimsoll_core::{InstanceId, Nanos, Rank, Target};
 
 /// One walk over a pool.
@@ -37,14 +37,16 @@ impl Walk<'_> {
     /// else is left. When the request has excluded all that are in, there is no candidate: it has had its chance.
     pub(super) fn gather(&self, into: &mut Vec<Candidate>) -> Gathered {
         let health = &self.config.health;
-        if self.take(into, |instance| instance.health.open(health)) {
-            return Gathered { best_tier: bring_best_tier_forward(into), panic: false };
+        let open = self.take(into, |instance| instance.health.open(health));
+        if open.any {
+            return Gathered { best_tier: bring_best_tier_forward(into, open.tiers), panic: false };
         }
-        self.take(into, |instance| matches!(instance.health.state(), HealthState::Ejected | HealthState::HalfOpen));
+        let out = |state| matches!(state, HealthState::Ejected | HealthState::HalfOpen);
+        let mut taken = self.take(into, |instance| out(instance.health.state()));
         if into.is_empty() {
-            self.take(into, |instance| instance.health.state() == HealthState::Unproven);
+            taken = self.take(into, |instance| instance.health.state() == HealthState::Unproven);
         }
-        Gathered { best_tier: bring_best_tier_forward(into), panic: true }
+        Gathered { best_tier: bring_best_tier_forward(into, taken.tiers), panic: true }
     }
 
     /// What keeps each member out.
@@ -64,69 +66,99 @@ impl Walk<'_> {
         self.pool.instances(self.slots).map(|(_, instance)| (instance.id, why(instance))).collect()
     }
 
-    /// Returns whether any instance fitted, excluded ones included.
-    fn take(&self, into: &mut Vec<Candidate>, fits: impl Fn(&Instance) -> bool) -> bool {
+    fn take(&self, into: &mut Vec<Candidate>, fits: impl Fn(&Instance) -> bool) -> Taken {
         into.clear();
-        let mut any = false;
-        let unobserved = 1.0 / self.peer_rate.unwrap_or(self.config.assumed_prefill_tokens_per_s).max(1.0);
-        let per_stale = per_stale(self.config.report_stale);
+        let mut taken = Taken { any: false, tiers: 0 };
+        let price = Price::new(self);
+        let (exclude, kinds) = (self.ask.exclude, self.ask.kinds);
         for (slot, instance) in self.pool.instances(self.slots) {
-            if !instance.in_service() || !self.kind_fits(instance) || !fits(instance) {
+            let of_kind = kinds.is_none_or(|kinds| kinds.contains(&instance.spec.kind));
+            if !instance.in_service() || !of_kind || !fits(instance) {
                 continue;
             }
-            any = true;
-            if self.ask.exclude.contains(&instance.id) {
+            taken.any = true;
+            if !exclude.is_empty() && exclude.contains(&instance.id) {
                 continue;
             }
-            let s_per_token = instance.prefill_s_per_token.unwrap_or(unobserved);
-            let refusing = instance.refusing(self.now);
-            for (index, rank) in instance.serving_ranks().iter().enumerate() {
-                let target = Target { instance: instance.id, rank: Rank(index as u16) };
-                let load = self.load(rank, per_stale);
-                into.push(self.candidate(target, slot, load, s_per_token, refusing, rank.kv_limit_tokens));
+            // Nearly all engines have one rank; a loop in the loop costs them a third of the time.
+            if let [rank] = instance.serving_ranks() {
+                let candidate = price.candidate(slot, instance, Rank(0), rank);
+                taken.tiers |= 1 << candidate.tier();
+                into.push(candidate);
+            } else {
+                taken.tiers |= price.ranks(slot, instance, into);
             }
         }
-        any
+        taken
     }
 
-    /// Requests, uncached prefill tokens and KV tokens of a rank: own plus trusted foreign.
-    #[inline]
-    fn load(&self, rank: &RankState, per_stale: f64) -> (f64, f64, f64) {
-        let foreign = rank.reported.foreign(self.now, per_stale);
-        (
-            f64::from(rank.own.requests) + foreign.requests,
-            real(rank.own.uncached_prefill_tokens) + foreign.prefill_tokens,
-            real(rank.own.reserved_kv_tokens) + foreign.kv_tokens,
-        )
+    fn kind_fits(&self, instance: &Instance) -> bool {
+        self.ask.kinds.is_none_or(|kinds| kinds.contains(&instance.spec.kind))
+    }
+}
+
+/// What one pass took.
+struct Taken {
+    /// An instance fitted, though the request may have excluded it.
+    any: bool,
+    /// Bit n: there is a candidate of tier n.
+    tiers: u8,
+}
+
+/// All that a candidate's numbers depend on besides its rank, prepared once per pass.
+struct Price {
+    clock: TrustClock,
+    now: Nanos,
+    prefill_tokens: f64,
+    kv_tokens: f64,
+    /// For instances that were never observed.
+    peer_s_per_token: f64,
+}
+
+impl Price {
+    fn new(walk: &Walk<'_>) -> Self {
+        let charge = walk.ask.charge.bounded();
+        let peer_rate = walk.peer_rate.unwrap_or(walk.config.assumed_prefill_tokens_per_s);
+        Price {
+            clock: TrustClock::new(walk.now, walk.config.report_stale),
+            now: walk.now,
+            prefill_tokens: real(charge.uncached_prefill_tokens),
+            kv_tokens: real(charge.reserved_kv_tokens),
+            peer_s_per_token: 1.0 / peer_rate.max(1.0),
+        }
     }
 
+    /// All ranks of an instance. Returns the tiers as in [`Taken`].
+    #[inline(never)]
+    fn ranks(&self, slot: usize, instance: &Instance, into: &mut Vec<Candidate>) -> u8 {
+        let mut tiers = 0;
+        for (index, rank) in instance.serving_ranks().iter().enumerate() {
+            let candidate = self.candidate(slot, instance, Rank(index as u16), rank);
+            tiers |= 1 << candidate.tier();
+            into.push(candidate);
+        }
+        tiers
+    }
+
+    /// One rank with its load: own plus trusted foreign.
     #[inline]
-    fn candidate(
-        &self,
-        target: Target,
-        slot: usize,
-        (requests, outstanding, held): (f64, f64, f64),
-        s_per_token: f64,
-        refusing: bool,
-        kv_limit_tokens: f64,
-    ) -> Candidate {
-        let charge = &self.ask.charge;
+    fn candidate(&self, slot: usize, instance: &Instance, index: Rank, rank: &RankState) -> Candidate {
+        let s_per_token = instance.prefill_s_per_token.unwrap_or(self.peer_s_per_token);
+        let foreign = rank.reported.foreign(&self.clock);
+        let requests = f64::from(rank.own.requests) + foreign.requests;
+        let outstanding = real(rank.own.uncached_prefill_tokens) + foreign.prefill_tokens;
+        let held = real(rank.own.reserved_kv_tokens) + foreign.kv_tokens;
         Candidate {
-            target,
+            target: Target { instance: instance.id, rank: index },
             requests,
             uncached_prefill_tokens: outstanding,
             reserved_kv_tokens: held,
             prefill_s_per_token: s_per_token,
-            expected_wait_s: expected_wait_s(outstanding, charge.uncached_prefill_tokens as f64, s_per_token, requests),
-            refusing,
-            has_room: held + charge.reserved_kv_tokens as f64 <= kv_limit_tokens,
+            expected_wait_s: expected_wait_s(outstanding, self.prefill_tokens, s_per_token, requests),
+            refusing: instance.refusing(self.now),
+            has_room: held + self.kv_tokens <= rank.kv_limit_tokens,
             slot: slot as u32,
         }
-    }
-
-    #[inline]
-    fn kind_fits(&self, instance: &Instance) -> bool {
-        self.ask.kinds.is_none_or(|kinds| kinds.contains(&instance.spec.kind))
     }
 }
 
@@ -138,12 +170,11 @@ const fn real(tokens: u64) -> f64 {
 
 /// Reorders so that the candidates of the best tier come first, and returns how many they are. With one tier the
 /// order stays as it is.
-fn bring_best_tier_forward(candidates: &mut [Candidate]) -> usize {
-    let Some(first) = candidates.first().map(Candidate::tier) else { return 0 };
-    if candidates.iter().all(|c| c.tier() == first) {
+fn bring_best_tier_forward(candidates: &mut [Candidate], tiers: u8) -> usize {
+    if tiers.count_ones() < 2 {
         return candidates.len();
     }
-    let best = candidates.iter().map(Candidate::tier).fold(first, u8::min);
+    let best = tiers.trailing_zeros() as u8;
     let mut end = 0;
     for index in 0..candidates.len() {
         if candidates[index].tier() == best {
