@@ -9,6 +9,7 @@ mod resolve;
 
 use super::Scheduler;
 use crate::ask::Ask;
+use crate::instance::Instance;
 use crate::ledger::Entry;
 use crate::place::{Candidate, View};
 use crate::verdict::{PlaceError, Placed};
@@ -54,17 +55,21 @@ impl Scheduler {
     }
 
     /// True when no instance that a request could still go to would take it: each is excluded, out, or refused a
-    /// moment ago. A retry would then only add to the overload.
+    /// moment ago. A retry would then only add to the overload. Without a model name that stands for one pool, any
+    /// instance counts.
     #[must_use]
     pub fn all_refusing(&self, model: Option<&str>, now: Nanos, exclude: &[InstanceId]) -> bool {
-        let Ok(pool) = resolve::pool(&self.pools, &self.slots, model, None) else { return true };
-        let health = &self.config.health;
-        !self.pools.at(pool).instances(&self.slots).any(|(_, instance)| {
+        let takes = |instance: &Instance| {
             instance.in_service()
-                && instance.health.open(health)
+                && instance.health.open(&self.config.health)
                 && !instance.refusing(now)
                 && !exclude.contains(&instance.id)
-        })
+        };
+        match resolve::pool(&self.pools, &self.slots, model, None) {
+            Ok(pool) => !self.pools.at(pool).instances(&self.slots).any(|(_, instance)| takes(instance)),
+            Err(PlaceError::ModelRequired) => !self.slots.iter().flatten().any(takes),
+            Err(_) => true,
+        }
     }
 
     fn charge(&mut self, now: Nanos, ask: &Ask<'_>, candidate: &Candidate) -> Result<bool, PlaceError> {

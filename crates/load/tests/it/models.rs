@@ -2,7 +2,7 @@
 
 use crate::fleet::{T0, spec};
 use plimsoll_core::{EngineKind, InstanceId, LegRole, RequestId};
-use plimsoll_load::{Ask, Charge, InstanceSpec, PlaceError, Placed, Scheduler, SchedulerConfig};
+use plimsoll_load::{Ask, AttemptEnd, Charge, InstanceSpec, PlaceError, Placed, Scheduler, SchedulerConfig};
 
 fn scheduler(instances: &[(&[&str], EngineKind)]) -> Scheduler {
     let mut scheduler = Scheduler::new(SchedulerConfig::default());
@@ -42,6 +42,16 @@ fn without_a_name_the_only_model_of_the_family_is_meant() {
     assert_eq!(ask(&mut s, None, SGLANG).unwrap().target.instance, InstanceId(0));
     let mut s = scheduler(&[(&["a", "a-alias"], EngineKind::Sglang), (&["a-alias", "a"], EngineKind::Sglang)]);
     assert!(ask(&mut s, None, None).is_ok(), "two names of the same engines");
+}
+
+#[test]
+fn a_refusal_without_a_model_name_looks_at_every_engine() {
+    let mut s = scheduler(&[(&["a"], EngineKind::Sglang), (&["b"], EngineKind::Vllm)]);
+    let placed = ask(&mut s, None, SGLANG).unwrap();
+    s.settle(placed.ticket, T0, AttemptEnd::Refused { retry_after: None });
+    assert!(s.all_refusing(Some("a"), T0, &[]));
+    assert!(!s.all_refusing(None, T0, &[]));
+    assert!(s.all_refusing(None, T0, &[InstanceId(1)]));
 }
 
 #[test]
