@@ -7,12 +7,12 @@ use crate::mailbox::Ticket;
 use crate::request::Request;
 use crate::tokenizer::Tokenizer;
 use axum::Router;
-use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Query, Request as HttpRequest, State as Extract};
 use axum::http::{HeaderName, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use body::Body;
 use errors::ApiError;
 use std::collections::HashMap;
 use std::future::Future;
@@ -22,6 +22,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::net::TcpListener;
 
 mod admin;
+mod body;
 mod chat_completions;
 mod completion;
 mod completions;
@@ -92,13 +93,13 @@ type Shared = Extract<Arc<State>>;
 
 fn router(state: &Arc<State>) -> Router {
     let generation = Router::new()
-        .route("/generate", post(|Extract(state): Shared, body: Bytes| generate::handle(state, body)))
-        .route("/v1/completions", post(|Extract(state): Shared, body: Bytes| completions::handle(state, body)))
+        .route("/generate", post(|Extract(state): Shared, Body(body): Body| generate::handle(state, body)))
+        .route("/v1/completions", post(|Extract(state): Shared, Body(body): Body| completions::handle(state, body)))
         .route(
             "/v1/chat/completions",
-            post(|Extract(state): Shared, body: Bytes| chat_completions::handle(state, body)),
+            post(|Extract(state): Shared, Body(body): Body| chat_completions::handle(state, body)),
         )
-        .route("/v1/embeddings", post(|Extract(state): Shared, body: Bytes| embeddings::handle(state, body)))
+        .route("/v1/embeddings", post(|Extract(state): Shared, Body(body): Body| embeddings::handle(state, body)))
         .route_layer(from_fn_with_state(Arc::clone(state), refuse_when_faulty));
     let control = Router::new()
         .route("/v1/models", get(async |Extract(state): Shared| info::models(&state)))
@@ -107,7 +108,7 @@ fn router(state: &Arc<State>) -> Router {
         .route("/get_server_info", get(async |Extract(state): Shared| info::server_info(&state)))
         .route("/model_info", get(async |Extract(state): Shared| info::model_info(&state)))
         .route("/get_model_info", get(async |Extract(state): Shared| info::model_info(&state)))
-        .route("/abort_request", post(async |Extract(state): Shared, body: Bytes| admin::abort(&state, &body)))
+        .route("/abort_request", post(async |Extract(state): Shared, Body(body): Body| admin::abort(&state, &body)))
         .route(
             "/flush_cache",
             get(|Extract(state): Shared| admin::flush(state)).post(|Extract(state): Shared| admin::flush(state)),
@@ -120,7 +121,7 @@ fn router(state: &Arc<State>) -> Router {
         .route("/metrics", get(async |Extract(state): Shared| metrics::handle(&state)));
     let with_key = generation.merge(control).route_layer(from_fn_with_state(Arc::clone(state), check_key));
     let faults = Router::new()
-        .route("/admin/faults", post(async |Extract(state): Shared, body: Bytes| admin::faults(&state, &body)))
+        .route("/admin/faults", post(async |Extract(state): Shared, Body(body): Body| admin::faults(&state, &body)))
         .route_layer(from_fn_with_state(Arc::clone(state), check_key));
     with_key
         .merge(open)

@@ -1,0 +1,70 @@
+//! The fault switch does what it says, and can be taken back.
+
+use crate::client::{Server, config, parse_events};
+use plimsoll_engine::EngineConfig;
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+fn completion(tokens: usize, stream: bool) -> Value {
+    json!({"prompt": " ship", "max_tokens": tokens, "ignore_eos": true, "stream": stream})
+}
+
+#[test]
+fn a_frozen_engine_accepts_and_never_answers_until_it_thaws() {
+    let server = Server::start(EngineConfig { step_delay: Duration::from_millis(1), ..config() });
+    let mut stream = server.post("/v1/completions", &completion(400, true));
+    stream.chunk().unwrap();
+    assert_eq!(server.ask("/admin/faults", &json!({"no_respond": true}))["no_respond"], true);
+    let mut health = std::net::TcpStream::connect(server.address).unwrap();
+    health.write_all(b"GET /health HTTP/1.1\r\nhost: e\r\n\r\n").unwrap();
+    health.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    assert!(health.read(&mut [0; 1]).is_err(), "nothing is answered");
+    server.ask("/admin/faults", &json!({"no_respond": false}));
+    health.set_read_timeout(Some(crate::client::PATIENCE)).unwrap();
+    let mut start = [0; 12];
+    health.read_exact(&mut start).unwrap();
+    assert_eq!(&start, b"HTTP/1.1 200");
+    // The stream goes on where it stopped and is complete.
+    assert!(stream.text().ends_with("data: [DONE]\n\n"));
+}
+
+#[test]
+fn a_torn_stream_has_no_end() {
+    let server = Server::start(EngineConfig { step_delay: Duration::from_millis(2), ..config() });
+    server.ask("/admin/faults", &json!({"torn_stream_after_tokens": 5}));
+    let mut stream = server.post("/v1/completions", &completion(50, true));
+    let mut text = String::new();
+    let broken = loop {
+        match stream.chunk() {
+            Ok(Some(chunk)) => text.push_str(&chunk),
+            Ok(None) => break false,
+            Err(_) => break true,
+        }
+    };
+    assert!(broken, "the connection breaks");
+    assert!(parse_events(&text).iter().all(|event| event["choices"][0]["finish_reason"].is_null()));
+    server.ask("/admin/faults", &json!({"torn_stream_clean": true}));
+    let text = server.post("/v1/completions", &completion(50, true)).text();
+    let events = parse_events(&text);
+    assert!(events.iter().all(|event| event["choices"][0]["finish_reason"].is_null()), "no finish, no [DONE]");
+    server.wait_empty();
+    server.ask("/admin/faults", &json!({"torn_stream_after_tokens": null}));
+    assert!(server.post("/v1/completions", &completion(50, true)).text().ends_with("[DONE]\n\n"));
+}
+
+#[test]
+fn statuses_and_slow_steps() {
+    let server = Server::start(config());
+    server.ask("/admin/faults", &json!({"http_status": 503}));
+    assert_eq!(server.post("/v1/completions", &completion(2, false)).status, 503);
+    assert_eq!(server.get("/health").status, 200);
+    server.ask("/admin/faults", &json!({"http_status": null, "step_delay_us": 20_000}));
+    let started = Instant::now();
+    server.ask("/v1/completions", &completion(10, false));
+    assert!(started.elapsed() >= Duration::from_millis(200));
+    assert_eq!(server.post("/admin/faults", &json!({"unknown": 1})).status, 400);
+    assert_eq!(server.post("/admin/faults", &json!({"http_status": 200})).status, 400);
+    let closed = Server::start(EngineConfig { faults: false, ..config() });
+    assert_eq!(closed.post("/admin/faults", &json!({"no_respond": true})).status, 404);
+}
