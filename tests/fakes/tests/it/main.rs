@@ -1,5 +1,7 @@
 //! The fake held against the recorded wire and against the traps it promises. Through real sockets only.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic, and says where")]
+
 mod faults;
 mod traps;
 mod wire;
