@@ -1,0 +1,218 @@
+//! The processes of the demo: engines, and a gateway before them.
+
+use super::client::Client;
+use super::process::Process;
+use crate::Failure;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::path::PathBuf;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+
+const READY_LIMIT: Duration = Duration::from_secs(60);
+
+pub(super) struct Fleet {
+    /// Logs of the children.
+    folder: PathBuf,
+    engines: Vec<Process>,
+    gateway: Option<Process>,
+    gateway_url: String,
+    admin_url: String,
+    admin_token: String,
+    /// Instance id as in `x-plimsoll-engine` and the engine's address.
+    ids: BTreeMap<String, String>,
+    model: String,
+}
+
+#[derive(Deserialize)]
+struct Models {
+    data: Vec<Model>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    id: String,
+}
+
+/// What the demo needs of `GET /admin/engines`.
+#[derive(Deserialize)]
+struct Engines {
+    engines: Vec<Engine>,
+}
+
+#[derive(Deserialize)]
+struct Engine {
+    id: u32,
+    url: String,
+    /// Set when the gateway has probed it.
+    capability: Option<serde::de::IgnoredAny>,
+}
+
+impl Fleet {
+    /// Starts nothing yet.
+    pub(super) fn new() -> Result<Self, Failure> {
+        let folder = std::env::temp_dir().join(format!("plimsoll-demo-{}", std::process::id()));
+        std::fs::create_dir_all(&folder)
+            .map_err(|error| Failure::failed(format!("{}: cannot be created: {error}", folder.display())))?;
+        // Keys of the standard hasher come from the system's random source; good enough for a loopback port.
+        let admin_token = format!("{:016x}{:016x}", RandomState::new().hash_one(1), RandomState::new().hash_one(2));
+        Ok(Fleet {
+            folder,
+            engines: Vec::new(),
+            gateway: None,
+            gateway_url: String::new(),
+            admin_url: String::new(),
+            admin_token,
+            ids: BTreeMap::new(),
+            model: String::new(),
+        })
+    }
+
+    /// Starts `count` engines and the gateway, and waits until it is ready for requests.
+    pub(super) async fn start(&mut self, count: u16, policy: Option<&str>) -> Result<(), Failure> {
+        let begun = Instant::now();
+        let folder = self.folder.clone();
+        let mut starting = JoinSet::new();
+        for n in 1..=count {
+            let folder = folder.clone();
+            starting.spawn(async move {
+                let args = ["engine", "--listen", "127.0.0.1:0"].map(str::to_owned);
+                Process::start(&format!("engine {n}"), &args, &[], &folder).await
+            });
+        }
+        while let Some(engine) = starting.join_next().await {
+            self.engines.push(engine.map_err(Failure::failed)??);
+        }
+        self.engines.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut args: Vec<String> =
+            ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"].map(str::to_owned).into();
+        for engine in &self.engines {
+            args.extend(["--engine".to_owned(), engine.listening.clone()]);
+        }
+        if let Some(policy) = policy {
+            args.extend(["--policy".to_owned(), policy.to_owned()]);
+        }
+        let env = [("PLIMSOLL_ADMIN__TOKEN", self.admin_token.as_str())];
+        let gateway = Process::start("gateway", &args, &env, &self.folder).await?;
+        let (data, admin) = addresses(&gateway.listening).ok_or_else(|| {
+            Failure::failed(format!("the gateway's first line was not understood: {}", gateway.listening))
+        })?;
+        (self.gateway_url, self.admin_url) = (data, admin);
+        self.gateway = Some(gateway);
+        self.until_ready().await?;
+        crate::output::note(&format!(
+            "plimsoll demo: gateway on {} (admin {}), {count} engines, ready in {:.1} s",
+            self.gateway_url,
+            self.admin_url,
+            begun.elapsed().as_secs_f64()
+        ));
+        Ok(())
+    }
+
+    async fn until_ready(&mut self) -> Result<(), Failure> {
+        let (data, admin) = (Client::new(&self.gateway_url)?, Client::new(&self.admin_url)?);
+        let begun = Instant::now();
+        let mut reason = String::new();
+        while begun.elapsed() < READY_LIMIT {
+            match data.get("/readyz", None).await {
+                Ok((200, _)) => {
+                    if let Ok((200, models)) = data.get("/v1/models", None).await
+                        && let Ok(models) = serde_json::from_slice::<Models>(&models)
+                        && let Some(model) = models.data.into_iter().next()
+                    {
+                        self.model = model.id;
+                        reason = match self.instances(&admin).await {
+                            // The gateway is ready with the first engine; shares are fair only with all of them.
+                            Ok((ids, waiting)) if waiting == 0 => {
+                                self.ids = ids;
+                                return Ok(());
+                            }
+                            Ok((_, waiting)) => format!("{waiting} engines have not been probed"),
+                            Err(error) => format!("/admin/engines: {error}"),
+                        };
+                    } else {
+                        reason = "/v1/models lists no model".to_owned();
+                    }
+                }
+                Ok((status, body)) => reason = format!("{status} {}", String::from_utf8_lossy(&body)),
+                Err(error) => reason = error.to_string(),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Err(Failure::failed(format!("the gateway was not ready within {} s: {reason}", READY_LIMIT.as_secs())))
+    }
+
+    /// Asks the gateway which id it gave to which engine, and how many it has not got to know yet.
+    async fn instances(&self, admin: &Client) -> Result<(BTreeMap<String, String>, usize), String> {
+        let (status, body) =
+            admin.get("/admin/engines", Some(&self.admin_token)).await.map_err(|error| error.to_string())?;
+        if status != 200 {
+            return Err(format!("{status} {}", String::from_utf8_lossy(&body)));
+        }
+        let list: Engines = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        let waiting = list.engines.iter().filter(|engine| engine.capability.is_none()).count();
+        let url = |engine: &Engine| engine.url.trim_end_matches('/').to_owned();
+        Ok((list.engines.iter().map(|engine| (engine.id.to_string(), url(engine))).collect(), waiting))
+    }
+
+    pub(super) fn engines(&self) -> BTreeMap<String, String> {
+        self.ids.clone()
+    }
+
+    pub(super) fn gateway_url(&self) -> &str {
+        &self.gateway_url
+    }
+
+    pub(super) fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// Completes when any of the processes ends, with what to tell the user.
+    pub(super) async fn somebody_died(&mut self) -> String {
+        let all = self.engines.iter_mut().chain(self.gateway.as_mut());
+        let mut waiting: Vec<_> = all.map(|process| Box::pin(process.how_it_died())).collect();
+        std::future::poll_fn(|cx| {
+            let first = waiting.iter_mut().find_map(|process| match process.as_mut().poll(cx) {
+                Poll::Ready(words) => Some(words),
+                Poll::Pending => None,
+            });
+            first.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    /// What a person can do while the demo stays up.
+    pub(super) fn invitation(&self) -> String {
+        format!(
+            "\nThe gateway stays up at {url} until Ctrl-C. Try it:\n\n  curl -N {url}/v1/chat/completions -H 'content-type: \
+             application/json' \\\n    -d '{{\"model\":\"{model}\",\"stream\":true,\"max_tokens\":24,\"messages\":[{{\"role\":\"user\",\
+             \"content\":\"hello\"}}]}}'\n\n  curl {admin}/admin/engines -H 'authorization: Bearer {token}'\n",
+            url = self.gateway_url,
+            model = self.model,
+            admin = self.admin_url,
+            token = self.admin_token,
+        )
+    }
+
+    /// Ends the gateway, then the engines, and reaps them. Keeps the logs where there was `trouble`.
+    pub(super) async fn stop(mut self, trouble: bool) {
+        if let Some(gateway) = self.gateway.take() {
+            gateway.stop().await;
+        }
+        let stopping: JoinSet<()> = self.engines.drain(..).map(Process::stop).collect();
+        stopping.join_all().await;
+        if trouble {
+            crate::output::note(&format!("plimsoll demo: the processes' logs are in {}", self.folder.display()));
+        } else {
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+/// `http://DATA (admin http://ADMIN)`.
+fn addresses(listening: &str) -> Option<(String, String)> {
+    let (data, rest) = listening.split_once(" (admin ")?;
+    Some((data.trim().to_owned(), rest.trim_end().trim_end_matches(')').to_owned()))
+}
