@@ -54,6 +54,7 @@ codes! {
     RequestTimeout = "request_timeout", 408, "invalid_request_error", "The request body did not arrive in time.";
     BodyTooLarge = "body_too_large", 413, "invalid_request_error", "The body is larger than `limits.body_bytes`.";
     UnsupportedMediaType = "unsupported_media_type", 415, "invalid_request_error", "Send `content-type: application/json` without content encoding.";
+    HeadersTooLarge = "headers_too_large", 431, "invalid_request_error", "The request's headers are more or larger than `limits.header_count` and `limits.header_bytes`.";
     EngineOverloaded = "engine_overloaded", 429, "overloaded_error", "Every engine that could serve this refused for lack of room. Repeat after `Retry-After`.";
     EngineFailed = "engine_failed", 502, "engine_error", "The engine failed before it produced anything, and no retry was left.";
     EngineBadResponse = "engine_bad_response", 502, "engine_error", "The engine sent something that is not an answer (HTML, broken JSON, a broken HTTP message).";

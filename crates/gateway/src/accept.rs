@@ -85,6 +85,7 @@ async fn generation(
     let (started, started_wall) = (Instant::now(), SystemTime::now());
     let settings = shared.settings.load_full();
     let (head, body) = request.into_parts();
+    headers::check_size(&head.headers, &settings.limits)?;
     let keys = shared.keys.load_full();
     let tenant = keys.tenant(&head.headers)?;
     if shared.stopping() {
@@ -93,12 +94,18 @@ async fn generation(
     let deadline_ms = headers::deadline_ms(&head.headers)?.unwrap_or(u64::MAX).min(settings.limits.request_timeout_ms);
     let mut hold = shared.bodies.hold();
     let body = read_body(&settings.limits, &head.headers, body, &mut hold).await?;
+    if settings.telemetry.log_prompts {
+        tracing::debug!(request = %id, body = %String::from_utf8_lossy(&body), "request body (telemetry.log_prompts)");
+    }
     let facts = scan(route.api, &body)?;
     let model = match (&facts.model, head.headers.get(&MODEL)) {
         (Some(model), _) => Some(model.clone()),
-        (None, Some(named)) => Some(named.to_str().map(str::to_owned).map_err(|_| {
-            ApiError::new(ErrorCode::InvalidHeader, "`x-plimsoll-model` must be printable ASCII")
-        })?),
+        (None, Some(named)) => Some(
+            named
+                .to_str()
+                .map(str::to_owned)
+                .map_err(|_| ApiError::new(ErrorCode::InvalidHeader, "`x-plimsoll-model` must be printable ASCII"))?,
+        ),
         (None, None) => None,
     };
     let prompt_tokens = shared.token_estimate.tokens(facts.prompt);
@@ -185,13 +192,15 @@ async fn answer(flow: Flow, stream: bool, keep_alive: Duration) -> Response<Gate
     }
 }
 
-fn respond(mut flow: Flow, begun: Result<Begun, ApiError>) -> Response<GatewayBody> {
+fn respond(flow: Flow, begun: Result<Begun, ApiError>) -> Response<GatewayBody> {
     match begun {
         // The error has been counted when the flow was ended by it.
         Err(error) => error.into_response(),
         Ok(Begun::Whole { status, headers, body }) => {
             let engine = flow.record.lock().attempts.last().map(|a| a.engine);
-            whole_response(&mut flow, engine, status, &headers, GatewayBody::full(body))
+            let mut response = Response::new(GatewayBody::full(body));
+            copy_head(&mut response, status, &headers, engine);
+            response
         }
         Ok(Begun::Unchecked { attempt, exchange }) => {
             let (status, headers, engine) = (exchange.status, exchange.headers.clone(), attempt.engine.id);
@@ -208,18 +217,6 @@ fn respond(mut flow: Flow, begun: Result<Begun, ApiError>) -> Response<GatewayBo
             response
         }
     }
-}
-
-fn whole_response(
-    _flow: &mut Flow,
-    engine: Option<InstanceId>,
-    status: StatusCode,
-    headers: &HeaderMap,
-    body: GatewayBody,
-) -> Response<GatewayBody> {
-    let mut response = Response::new(body);
-    copy_head(&mut response, status, headers, engine);
-    response
 }
 
 fn copy_head(

@@ -32,8 +32,7 @@ impl ApiError {
     #[must_use]
     pub fn into_response(self) -> Response<GatewayBody> {
         let mut response = Response::new(GatewayBody::full(error_json(self.code, &self.message, self.param)));
-        *response.status_mut() =
-            StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        *response.status_mut() = StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(HeaderName::from_static("x-plimsoll-code"), HeaderValue::from_static(self.code.as_str()));

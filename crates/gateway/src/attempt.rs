@@ -10,6 +10,7 @@ use crate::state::Shared;
 use plimsoll_core::Nanos;
 use plimsoll_load::{AttemptEnd, HealthState, Placed, Ticket};
 use plimsoll_pools::abort::{AbortedBy, abort};
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -70,9 +71,12 @@ impl Attempt {
         self.sent = true;
     }
 
-    /// Gives the try a new id after telling the engine to stop whatever runs under the old one.
-    pub fn replace_rid(&mut self) {
-        self.abort();
+    /// Gives the try a new id, after the engine has been told to stop whatever runs under the old one.
+    pub async fn replace_rid(&mut self) {
+        if let Some(abort) = self.abort_call() {
+            // Past this time the old try is left to the closed connection.
+            let _ = tokio::time::timeout(Duration::from_millis(300), abort).await;
+        }
         self.rid = new_rid();
         let mut record = self.record.lock();
         if let Some(attempt) = record.attempts.get_mut(self.index) {
@@ -132,17 +136,24 @@ impl Attempt {
         }
     }
 
+    /// Tells the engine without waiting for it.
     fn abort(&self) {
-        let Some(capability) = self.engine.capability.load_full().filter(|_| self.sent) else { return };
         // Outside a runtime (process ending) closing the socket is all that can be done.
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if let (Some(call), Ok(runtime)) = (self.abort_call(), tokio::runtime::Handle::try_current()) {
+            runtime.spawn(call);
+        }
+    }
+
+    /// The abort as work to be run; `None` where nothing has been sent.
+    fn abort_call(&self) -> Option<impl Future<Output = ()> + Send + 'static> {
+        let capability = self.engine.capability.load_full().filter(|_| self.sent)?;
         let rids = if self.children > 1 {
             (0..self.children).map(|i| format!("{}_{i}", self.rid)).collect()
         } else {
             vec![self.rid.clone()]
         };
         let (engine, shared) = (self.engine.clone(), self.shared.clone());
-        runtime.spawn(async move {
+        Some(async move {
             let report = abort(&engine.endpoint, &capability, &rids, ABORT_DEADLINE).await;
             let result = match (report.by, report.failure) {
                 (_, Some(failure)) => {
@@ -153,7 +164,7 @@ impl Attempt {
                 (AbortedBy::Disconnect, None) => "disconnected",
             };
             shared.metrics.aborts.get_or_create(&EngineWord { engine: engine.id.0, result }).inc();
-        });
+        })
     }
 }
 

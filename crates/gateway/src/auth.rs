@@ -100,9 +100,7 @@ mod tests {
     use plimsoll_settings::ApiKey;
 
     fn keys() -> Keys {
-        let hash = |key: &str| {
-            Sha256::digest(key.as_bytes()).iter().map(|b| format!("{b:02x}")).collect::<String>()
-        };
+        let hash = |key: &str| Sha256::digest(key.as_bytes()).iter().map(|b| format!("{b:02x}")).collect::<String>();
         Keys::new(&Auth {
             keys: vec![
                 ApiKey { sha256: hash("alpha"), tenant: "a".into() },

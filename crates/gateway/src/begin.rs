@@ -191,8 +191,7 @@ fn refuse(flow: &Flow, error: &PlaceError) -> Failure {
             format!("several models are served, name one in `model` or `x-plimsoll-model`: {}", served())
         }
         PlaceError::NoCandidate { reasons } => {
-            let reasons: Vec<String> =
-                reasons.iter().take(8).map(|(id, why)| format!("engine {id}: {why}")).collect();
+            let reasons: Vec<String> = reasons.iter().take(8).map(|(id, why)| format!("engine {id}: {why}")).collect();
             return no_capacity(flow, &format!("no engine can take the request now ({})", reasons.join("; ")));
         }
         PlaceError::AlreadyCharged => return no_capacity(flow, "internal: this attempt is already charged"),
@@ -233,15 +232,13 @@ async fn head(flow: &mut Flow, attempt: &mut Attempt) -> Result<Exchange, Miss> 
         let request = outbound(flow, attempt);
         attempt.mark_sent();
         let endpoint = attempt.engine.endpoint.clone();
-        let sending = async {
-            if fresh { endpoint.send_fresh(request).await } else { endpoint.send(request).await }
-        };
+        let sending = async { if fresh { endpoint.send_fresh(request).await } else { endpoint.send(request).await } };
         match guarded(flow, attempt, None, sending).await? {
             Ok(exchange) => return Ok(exchange),
             Err(SendError::Stale { sent }) if !fresh => {
                 if sent {
                     // It may have been read: stop it by its old id before it runs under a new one.
-                    attempt.replace_rid();
+                    attempt.replace_rid().await;
                 }
                 fresh = true;
             }
@@ -329,10 +326,11 @@ async fn refused_by_engine(
 ) -> Result<Begun, (Attempt, Miss)> {
     let status = exchange.status;
     let headers = exchange.headers.clone();
-    let body = match guarded(flow, &mut attempt, Some(Duration::from_secs(10)), exchange.collect(ERROR_BODY_BYTES)).await {
-        Ok(collected) => collected.unwrap_or_default(),
-        Err(miss) => return Err((attempt, miss)),
-    };
+    let body =
+        match guarded(flow, &mut attempt, Some(Duration::from_secs(10)), exchange.collect(ERROR_BODY_BYTES)).await {
+            Ok(collected) => collected.unwrap_or_default(),
+            Err(miss) => return Err((attempt, miss)),
+        };
     let said = inspect_error_body(&body);
     if matches!(status.as_u16(), 429 | 503) {
         let retry_after_s = retry_after(&headers);
@@ -348,6 +346,16 @@ async fn refused_by_engine(
             abort: false,
         };
         return Err((attempt, miss));
+    }
+    let ours_to_prove = attempt.engine.settings.api_key.is_some() || flow.shared.keys.load().required();
+    if matches!(status.as_u16(), 401 | 403) && ours_to_prove {
+        let message = format!("the engine refuses this gateway's key ({}): set `engines.api_key`", status.as_u16());
+        return Err((attempt, failed(ErrorCode::EngineFailed, message, Again::Budget("key"))));
+    }
+    if status.is_client_error() && !matches!(body.trim_ascii_start().first(), Some(b'{' | b'[')) {
+        let message = format!("the engine answered {} with something that is not JSON", status.as_u16());
+        let miss = failed(ErrorCode::EngineBadResponse, message, Again::No);
+        return Err((attempt, Miss { end: AttemptEnd::ClientFault, ..miss }));
     }
     if status.is_client_error() {
         attempt.end(AttemptEnd::ClientFault, Some(format!("engine answered {status}")));
@@ -405,7 +413,10 @@ async fn whole(flow: &mut Flow, mut attempt: Attempt, mut exchange: Exchange) ->
     let facts = match dialect.inspect_answer(&body) {
         Ok(facts) => facts,
         Err(error) => {
-            return Err((attempt, failed(ErrorCode::EngineBadResponse, error.to_string(), Again::Budget("bad_answer"))));
+            return Err((
+                attempt,
+                failed(ErrorCode::EngineBadResponse, error.to_string(), Again::Budget("bad_answer")),
+            ));
         }
     };
     if let Some(error) = facts.error {

@@ -172,6 +172,13 @@ impl Flow {
         })
     }
 
+    /// Frees the client's bytes.
+    pub fn forget_body(&mut self) {
+        self.body = Bytes::new();
+        self.hold = self.shared.bodies.hold();
+        self.headers = HeaderMap::new();
+    }
+
     /// The request's end, for record, metrics and trace. Only the first call counts.
     pub fn end(&mut self, outcome: Outcome, status: u16, error: Option<ErrorCode>) {
         if std::mem::replace(&mut self.ended, true) {

@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderValue};
 use plimsoll_core::ErrorCode;
 
 use crate::api_error::ApiError;
+use plimsoll_settings::Limits;
 
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub const ENGINE: HeaderName = HeaderName::from_static("x-plimsoll-engine");
@@ -71,6 +72,25 @@ pub fn towards_client(engine: &HeaderMap) -> HeaderMap {
     out
 }
 
+/// # Errors
+/// `headers_too_large` for more or larger headers than the limits allow. The connection's own, looser bound has already
+/// kept the worst away.
+pub fn check_size(headers: &HeaderMap, limits: &Limits) -> Result<(), ApiError> {
+    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    if headers.len() > limits.header_count || bytes > limits.header_bytes {
+        return Err(ApiError::new(
+            ErrorCode::HeadersTooLarge,
+            format!(
+                "the request has {} headers of {bytes} bytes; allowed are {} of {} bytes",
+                headers.len(),
+                limits.header_count,
+                limits.header_bytes
+            ),
+        ));
+    }
+    Ok(())
+}
+
 /// The client's own request id, or `None` where it sent none.
 ///
 /// # Errors
@@ -125,7 +145,9 @@ mod tests {
             false,
         );
         assert_eq!(out.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["x-custom", "authorization"]);
-        assert!(!towards_engine(&map(&[("authorization", "Bearer k"), ("x-api-key", "k")]), true).contains_key("x-api-key"));
+        assert!(
+            !towards_engine(&map(&[("authorization", "Bearer k"), ("x-api-key", "k")]), true).contains_key("x-api-key")
+        );
     }
 
     #[test]

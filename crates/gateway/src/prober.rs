@@ -94,7 +94,8 @@ async fn identify(shared: &Shared, engine: &EngineHandle, timeout: Duration) -> 
     if spec.models.is_empty() {
         return Err("the engine names no model; set `engines.models` for it".into());
     }
-    let news = engine.capability.load().as_ref().is_none_or(|old| old.kind != found.kind || old.version != found.version);
+    let news =
+        engine.capability.load().as_ref().is_none_or(|old| old.kind != found.kind || old.version != found.version);
     if news {
         tracing::info!(
             engine = %engine.id, url = engine.endpoint.url(), kind = %found.kind,
@@ -114,7 +115,11 @@ async fn identify(shared: &Shared, engine: &EngineHandle, timeout: Duration) -> 
 fn spec(engine: &EngineHandle, found: &Capability) -> InstanceSpec {
     let configured = &engine.settings.models;
     InstanceSpec {
-        models: if configured.is_empty() { found.models.iter().map(|m| m.id.clone()).collect() } else { configured.clone() },
+        models: if configured.is_empty() {
+            found.models.iter().map(|m| m.id.clone()).collect()
+        } else {
+            configured.clone()
+        },
         kind: found.kind,
         ranks: found.dp_ranks,
         capacity_kv_tokens: engine.settings.capacity_kv_tokens.or(found.kv_capacity_tokens),

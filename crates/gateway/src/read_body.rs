@@ -74,8 +74,8 @@ async fn collect(
     let mut first: Option<Bytes> = None;
     let mut all = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame
-            .map_err(|e| ApiError::new(ErrorCode::InvalidRequest, format!("the request body broke off: {e}")))?;
+        let frame =
+            frame.map_err(|e| ApiError::new(ErrorCode::InvalidRequest, format!("the request body broke off: {e}")))?;
         let Ok(data) = frame.into_data() else { continue };
         let held = first.as_ref().map_or(all.len(), Bytes::len);
         if held + data.len() > limits.body_bytes {

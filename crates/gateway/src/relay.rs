@@ -48,7 +48,9 @@ enum Step {
 
 impl Relay {
     #[must_use]
-    pub fn new(flow: Flow, start: StreamStart) -> Self {
+    pub fn new(mut flow: Flow, start: StreamStart) -> Self {
+        // No other engine will be tried from here on: the client's bytes are not needed any more.
+        flow.forget_body();
         let now = Instant::now();
         Relay {
             flow,
@@ -113,7 +115,9 @@ impl Relay {
                 let miss = upstream_error_miss(&self.flow, status, &message, true);
                 (miss.end, miss.failure)
             }
-            Verdict::Garbage(why) => (AttemptEnd::Failed, failure(Outcome::EngineFailed, ErrorCode::EngineBadResponse, why)),
+            Verdict::Garbage(why) => {
+                (AttemptEnd::Failed, failure(Outcome::EngineFailed, ErrorCode::EngineBadResponse, why))
+            }
         };
         Some(self.fail(fed.events, end, failure))
     }

@@ -21,6 +21,10 @@ use tokio_rustls::TlsAcceptor;
 /// Requests a client may have open at once on one h2 connection.
 const H2_STREAMS: u32 = 1_024;
 
+/// The connection itself refuses heads past this multiple of the limits, with a bare status; up to it the answer is an
+/// error object.
+const HARD_LIMIT_FACTOR: usize = 2;
+
 /// Bytes hyper may hold per connection for reading heads and writing answers, at least.
 const CONNECTION_BUFFER_BYTES: usize = 64 << 10;
 
@@ -135,13 +139,13 @@ where
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(millis(limits.header_timeout_ms))
-        .max_buf_size(limits.header_bytes.max(CONNECTION_BUFFER_BYTES))
-        .max_headers(limits.header_count)
+        .max_buf_size((HARD_LIMIT_FACTOR * limits.header_bytes).max(CONNECTION_BUFFER_BYTES))
+        .max_headers(HARD_LIMIT_FACTOR * limits.header_count)
         .pipeline_flush(true);
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
+        .max_header_list_size(u32::try_from(HARD_LIMIT_FACTOR * limits.header_bytes).unwrap_or(u32::MAX))
         .max_concurrent_streams(H2_STREAMS)
         .max_send_buf_size(CONNECTION_BUFFER_BYTES)
         .keep_alive_interval(Duration::from_secs(20))

@@ -48,7 +48,12 @@ pub struct Shared {
 
 impl Shared {
     #[must_use]
-    pub fn new(settings: Settings, decisions: Decisions, log_filter: Option<LogFilter>, spans: Option<SpanSink>) -> Self {
+    pub fn new(
+        settings: Settings,
+        decisions: Decisions,
+        log_filter: Option<LogFilter>,
+        spans: Option<SpanSink>,
+    ) -> Self {
         Shared {
             keys: ArcSwap::from_pointee(Keys::new(&settings.auth)),
             clock: Clock::start(),

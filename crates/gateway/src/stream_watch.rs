@@ -32,9 +32,15 @@ pub struct Fed {
 pub enum Verdict {
     Fine,
     /// The engine put an error object into the stream.
-    Error { status: Option<u16>, message: String },
+    Error {
+        status: Option<u16>,
+        message: String,
+    },
     /// The engine gave the request up.
-    Abort { status: Option<u16>, message: String },
+    Abort {
+        status: Option<u16>,
+        message: String,
+    },
     /// What came is no event stream.
     Garbage(String),
 }
@@ -164,12 +170,22 @@ mod tests {
     fn a_plain_stream_is_complete_with_its_finish() {
         let mut watch = watch(StreamDialect::Openai);
         let mut output = Output::default();
-        let role = Bytes::from_static(b"data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\"},\"finish_reason\":null}]}\n\n");
+        let role = Bytes::from_static(
+            b"data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\"},\"finish_reason\":null}]}\n\n",
+        );
         let fed = watch.feed(&role, &mut output);
         assert_eq!((fed.events, watch.has_output(), watch.is_complete()), (role, false, false));
-        watch.feed(&Bytes::from_static(b"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":null}]}\n\n"), &mut output);
+        watch.feed(
+            &Bytes::from_static(
+                b"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":null}]}\n\n",
+            ),
+            &mut output,
+        );
         assert!(watch.has_output() && !watch.is_complete());
-        watch.feed(&Bytes::from_static(b"data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n"), &mut output);
+        watch.feed(
+            &Bytes::from_static(b"data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n"),
+            &mut output,
+        );
         assert!(watch.is_complete() && !watch.saw_done());
         watch.feed(&Bytes::from_static(b"data: [DONE]\n\n"), &mut output);
         assert!(watch.saw_done());

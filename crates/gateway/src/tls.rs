@@ -18,13 +18,12 @@ pub(crate) fn acceptor(tls: &ServerTls) -> Result<TlsAcceptor, String> {
         .collect::<Result<_, _>>()
         .map_err(|e| in_cert(&e))?;
     let key = PrivateKeyDer::from_pem_file(&tls.key_file).map_err(|e| in_key(&e))?;
-    let mut config =
-        rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(|e| e.to_string())?
-            .with_no_client_auth()
-            .with_single_cert(certs, key)
-            .map_err(|e| in_cert(&e))?;
+    let mut config = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|e| e.to_string())?
+        .with_no_client_auth()
+        .with_single_cert(certs, key)
+        .map_err(|e| in_cert(&e))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

@@ -64,7 +64,12 @@ mod tests {
 
     #[test]
     fn a_broken_context_starts_a_new_trace() {
-        for bad in ["", "00-0-0-0", "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "00-00000000000000000000000000000000-00f067aa0ba902b7-01"] {
+        for bad in [
+            "",
+            "00-0-0-0",
+            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+        ] {
             let context = TraceContext::continue_or_start(HeaderValue::from_str(bad).ok().as_ref(), (6, 8), true);
             assert_eq!((context.trace_id, context.parent_span_id, context.sampled), (7, None, true), "{bad}");
         }

@@ -183,7 +183,8 @@ pub struct Limits {
     pub header_bytes: usize,
     /// Most headers in a request.
     pub header_count: usize,
-    /// A request head must be complete after this many milliseconds.
+    /// A connection must bring a complete request head within this many milliseconds, counted from its start or from the
+    /// end of the request before. It bounds slow heads and idle keep-alive alike.
     pub header_timeout_ms: u64,
     /// A request body must be complete after this many milliseconds.
     pub body_timeout_ms: u64,
@@ -200,7 +201,7 @@ impl Default for Limits {
             total_body_bytes: 2 << 30,
             header_bytes: 64 << 10,
             header_count: 128,
-            header_timeout_ms: 10_000,
+            header_timeout_ms: 60_000,
             body_timeout_ms: 60_000,
             request_timeout_ms: 3_600_000,
             answer_bytes: 32 << 20,

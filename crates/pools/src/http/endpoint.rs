@@ -176,7 +176,14 @@ impl Endpoint {
     /// A request for `path` with the headers every request to this engine needs. Overwrites `host`, and
     /// `authorization` where the engine has a key of its own.
     #[must_use]
-    pub fn request(&self, method: Method, path: &str, mut headers: HeaderMap, key: Key, body: OutBody) -> Request<OutBody> {
+    pub fn request(
+        &self,
+        method: Method,
+        path: &str,
+        mut headers: HeaderMap,
+        key: Key,
+        body: OutBody,
+    ) -> Request<OutBody> {
         headers.insert(HOST, self.inner.authority.clone());
         let credential = match key {
             Key::Inference => &self.inner.inference_key,
@@ -303,9 +310,7 @@ impl Endpoint {
             let body = body.map_or_else(OutBody::empty, OutBody::whole);
             let first = self.request(method.clone(), path, headers.clone(), key, body.clone());
             let sent = match self.send(first).await {
-                Err(SendError::Stale { .. }) => {
-                    self.send_fresh(self.request(method, path, headers, key, body)).await
-                }
+                Err(SendError::Stale { .. }) => self.send_fresh(self.request(method, path, headers, key, body)).await,
                 other => other,
             };
             let mut exchange = sent.map_err(|e| match e {
@@ -339,12 +344,11 @@ fn tls_connector(ca_file: Option<&PathBuf>) -> Result<TlsConnector, EndpointErro
             }
         }
     }
-    let mut config =
-        rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(|e| EndpointError::Url(e.to_string()))?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+    let mut config = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|e| EndpointError::Url(e.to_string()))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
 }
