@@ -56,7 +56,6 @@ impl Pools {
         for model in models {
             let index = self.by_model.get(model).copied().unwrap_or_else(|| self.add(model));
             let pool = &mut self.list[index];
-            pool.peer_rate = None;
             if !pool.members.contains(&slot) {
                 pool.members.push(slot);
             }
@@ -67,7 +66,6 @@ impl Pools {
         for model in models {
             let Some(&index) = self.by_model.get(model) else { continue };
             let pool = &mut self.list[index];
-            pool.peer_rate = None;
             pool.members.retain(|&member| member != slot);
             if pool.members.is_empty() {
                 *pool = Pool::default();
