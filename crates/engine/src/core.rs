@@ -63,7 +63,7 @@ impl Core {
 
     pub(crate) fn submit(&mut self, sequence: Sequence) {
         self.stats.requests += 1;
-        if let Err(refused) = self.scheduler.submit(sequence) {
+        if let Err(mut refused) = self.scheduler.submit(sequence) {
             self.stats.refused += 1;
             refused.abort("The request queue is full.", Some(503));
         }
@@ -74,14 +74,14 @@ impl Core {
     pub(crate) fn abort(&mut self, prefix: Option<&str>) {
         let matches = |rid: &str| prefix.is_none_or(|prefix| rid.starts_with(prefix));
         let mut was_running = Vec::new();
-        let gone = self.scheduler.remove(|sequence, running| {
-            let hit = matches(&sequence.rid.rid);
+        let mut gone = self.scheduler.remove(|sequence, running| {
+            let hit = matches(sequence.rid.as_str());
             if hit {
                 was_running.push(running);
             }
             hit
         });
-        for (sequence, running) in gone.iter().zip(was_running) {
+        for (sequence, running) in gone.iter_mut().zip(was_running) {
             sequence.abort(if running { "Aborted" } else { "Abort before prefill" }, None);
         }
         self.stats.aborted += gone.len() as u64;
@@ -245,9 +245,6 @@ fn embed<'a>(sequence: &mut Sequence, rows: usize, hidden: &mut impl Iterator<It
     // The mean's scale cancels in the normalisation.
     let length = sum.iter().map(|v| v * v).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
     let vector: Vec<f32> = sum.iter().map(|v| v / length).collect();
-    sequence.mailbox.post(|update| {
-        update.embedding = Some(vector);
-        update.finish = Some(Finish::Embedded);
-    });
+    sequence.end(Finish::Embedded, Some(vector));
     true
 }

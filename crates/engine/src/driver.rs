@@ -138,10 +138,9 @@ impl EngineHandle {
     /// # Errors
     /// When the id is in flight, the inbox is full, or the engine stops.
     pub fn submit(&self, request: Request) -> Result<Ticket, SubmitError> {
-        if !self.0.rids.lock().insert(request.rid.clone()) {
+        let Some(guard) = RidGuard::take(&request.rid, &self.0.rids) else {
             return Err(SubmitError::DuplicateRid(request.rid));
-        }
-        let guard = RidGuard { rid: request.rid.clone(), set: Arc::clone(&self.0.rids) };
+        };
         let mailbox = Arc::new(Mailbox::default());
         let arrived = Instant::now();
         let ticket = Ticket {
@@ -223,6 +222,8 @@ fn run(mut core: Core, shared: &Shared, delay: Duration) {
         for command in commands {
             obey(&mut core, command);
         }
+        // Before the step as well: whoever has seen a token of a request finds the request counted.
+        *shared.stats.lock() = core.stats;
         core.step(shared.faults.step_delay().unwrap_or(delay));
         *shared.stats.lock() = core.stats;
     }

@@ -38,6 +38,12 @@ impl Matrix {
         self.outputs
     }
 
+    /// One weight, for tests.
+    #[cfg(test)]
+    pub(crate) fn get(&self, input: usize, output: usize) -> f32 {
+        self.panels[(output / LANES * self.inputs + input) * LANES + output % LANES]
+    }
+
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.panels.len() * size_of::<f32>()
@@ -126,8 +132,7 @@ pub fn rms_norm(x: &[f32], gain: &[f32], y: &mut [f32]) {
 #[inline]
 pub fn exp(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer in the low bits
-    // Not `clamp`: min/max compile to one instruction each.
-    let x = x.max(-87.0).min(88.0);
+    let x = x.clamp(-87.0, 88.0);
     let shifted = x * std::f32::consts::LOG2_E + ROUND;
     let n = shifted - ROUND;
     let r = (x - n * 0.693_359_4) - n * -2.121_944_4e-4; // ln 2 in two parts

@@ -16,6 +16,8 @@ pub(crate) struct Scheduler {
     /// In order of admission.
     pub(crate) running: Vec<Sequence>,
     limits: Limits,
+    /// Tokens scheduled for the next step.
+    planned: usize,
     pub(crate) retractions: u64,
 }
 
@@ -34,6 +36,7 @@ impl Scheduler {
             waiting: VecDeque::new(),
             running: Vec::new(),
             limits,
+            planned: 0,
             retractions: 0,
         }
     }
@@ -71,30 +74,37 @@ impl Scheduler {
         for sequence in &mut self.running {
             sequence.scheduled = 0;
         }
+        self.planned = 0;
         let retractions = self.retractions;
-        let mut budget = self.limits.token_budget;
         for decoding in [true, false] {
             let mut index = 0;
-            while index < self.running.len() && budget > 0 {
+            while index < self.running.len() && self.budget() > 0 {
                 let remaining = self.running[index].remaining();
                 if (remaining == 1) == decoding {
-                    let tokens = remaining.min(budget);
-                    if self.make_room(index, tokens) {
-                        self.running[index].scheduled = tokens;
-                    }
+                    self.schedule(index);
                 }
                 index += 1;
-                budget = self.limits.token_budget - self.planned();
             }
         }
         if retractions == self.retractions {
             self.admit();
         }
-        self.planned()
+        self.planned
     }
 
-    fn planned(&self) -> usize {
-        self.running.iter().map(|sequence| sequence.scheduled).sum()
+    fn budget(&self) -> usize {
+        self.limits.token_budget - self.planned
+    }
+
+    /// Schedules as much of a running sequence as the budget allows. False when it had to give up its pages.
+    fn schedule(&mut self, index: usize) -> bool {
+        let tokens = self.running[index].remaining().min(self.budget());
+        let fits = self.make_room(index, tokens);
+        if fits {
+            self.running[index].scheduled = tokens;
+            self.planned += tokens;
+        }
+        fits
     }
 
     /// Allocates pages for `tokens` more of a running sequence, preempting those admitted after it. False when it had
@@ -123,7 +133,7 @@ impl Scheduler {
         sequence.pages.clear();
         sequence.committed_pages = 0;
         sequence.computed = 0;
-        sequence.scheduled = 0;
+        self.planned -= std::mem::take(&mut sequence.scheduled);
         sequence.retractions += 1;
         if let Job::Embed { sum } = &mut sequence.job {
             sum.clear();
@@ -135,8 +145,7 @@ impl Scheduler {
 
     /// Moves waiting sequences to running while budget, places and pages last.
     fn admit(&mut self) {
-        let mut budget = self.limits.token_budget - self.planned();
-        while budget > 0 && self.running.len() < self.limits.max_running {
+        while self.budget() > 0 && self.running.len() < self.limits.max_running {
             let Some(next) = self.waiting.front() else { return };
             let hit =
                 self.blocks.lookup(&next.chain.digests()[..next.matchable_pages().min(next.chain.digests().len())]);
@@ -156,14 +165,10 @@ impl Scheduler {
                 sequence.cached_tokens = Some(cached);
                 sequence.mailbox.post(|update| update.cached_tokens = cached);
             }
-            let tokens = sequence.remaining().min(budget);
             self.running.push(sequence);
-            let index = self.running.len() - 1;
-            if !self.make_room(index, tokens) {
+            if !self.schedule(self.running.len() - 1) {
                 return;
             }
-            self.running[index].scheduled = tokens;
-            budget -= tokens;
         }
     }
 

@@ -17,16 +17,35 @@ mod tests;
 /// Request ids in flight.
 pub(crate) type RidSet = Arc<Mutex<HashSet<String>>>;
 
-/// Frees the request id when the sequence is gone.
+/// Keeps a request id taken until it is released: before the reader learns of the end, so that it can be used again
+/// at once.
 #[derive(Debug)]
 pub(crate) struct RidGuard {
-    pub(crate) rid: String,
-    pub(crate) set: RidSet,
+    rid: String,
+    set: Option<RidSet>,
+}
+
+impl RidGuard {
+    /// `None` when the id is in flight.
+    pub(crate) fn take(rid: &str, set: &RidSet) -> Option<Self> {
+        let fresh = set.lock().insert(rid.to_owned());
+        fresh.then(|| RidGuard { rid: rid.to_owned(), set: Some(Arc::clone(set)) })
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.rid
+    }
+
+    fn release(&mut self) {
+        if let Some(set) = self.set.take() {
+            set.lock().remove(&self.rid);
+        }
+    }
 }
 
 impl Drop for RidGuard {
     fn drop(&mut self) {
-        self.set.lock().remove(&self.rid);
+        self.release();
     }
 }
 
@@ -138,6 +157,9 @@ impl Sequence {
         } else {
             stream.text().len() - held_back(stream.text(), &params.stop)
         };
+        if finish.is_some() {
+            self.rid.release();
+        }
         let news = stream.text().get(*sent_bytes..visible).unwrap_or_default();
         self.mailbox.post(|update| {
             update.ids.push(token);
@@ -149,8 +171,17 @@ impl Sequence {
     }
 
     /// Ends the request without another token.
-    pub(crate) fn abort(&self, message: &str, status: Option<u16>) {
-        self.mailbox.post(|update| update.finish = Some(Finish::Abort { message: message.to_owned(), status }));
+    pub(crate) fn abort(&mut self, message: &str, status: Option<u16>) {
+        self.end(Finish::Abort { message: message.to_owned(), status }, None);
+    }
+
+    /// Posts the end, and an embedding if there is one.
+    pub(crate) fn end(&mut self, finish: Finish, embedding: Option<Vec<f32>>) {
+        self.rid.release();
+        self.mailbox.post(|update| {
+            update.embedding = embedding;
+            update.finish = Some(finish);
+        });
     }
 }
 

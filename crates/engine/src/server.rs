@@ -102,6 +102,7 @@ fn router(state: &Arc<State>) -> Router {
         .route("/v1/embeddings", post(|Extract(state): Shared, Body(body): Body| embeddings::handle(state, body)))
         .route_layer(from_fn_with_state(Arc::clone(state), refuse_when_faulty));
     let control = Router::new()
+        .route("/openapi.json", get(async || info::openapi()))
         .route("/v1/models", get(async |Extract(state): Shared| info::models(&state)))
         .route("/v1/loads", get(loads))
         .route("/server_info", get(async |Extract(state): Shared| info::server_info(&state)))

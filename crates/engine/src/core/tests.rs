@@ -43,8 +43,7 @@ fn sequence(
 ) -> (Sequence, Arc<Mailbox>) {
     let mailbox = Arc::new(Mailbox::default());
     let rid = format!("r{name}");
-    let guard = RidGuard { rid: rid.clone(), set: Arc::clone(rids) };
-    rids.lock().insert(rid.clone());
+    let guard = RidGuard::take(&rid, rids).unwrap();
     let request = Request { rid, prompt: prompt.to_vec(), task, chain_seed: None };
     (Sequence::new(request, guard, Arc::clone(&mailbox), core_config.page_tokens, Instant::now()), mailbox)
 }

@@ -1,4 +1,4 @@
-//! Bits of the forward pass: recorded once, and equal however a prompt is chunked.
+//! The forward pass against the same mathematics in plain f64; its bits recorded once, and equal however chunked.
 
 use super::*;
 
@@ -49,4 +49,89 @@ fn an_early_token_matters() {
     let before = logits_of(&mut model, &tokens, 100);
     tokens[0] += 1;
     assert_ne!(logits_of(&mut model, &tokens, 100), before);
+}
+
+/// The same mathematics, written plainly in f64: no pages, no tiles, whole matrices of scores.
+fn reference(model: &Model, tokens: &[u32]) -> Vec<f64> {
+    let weights = &model.weights;
+    let config = &model.config;
+    let times = |x: &[f64], m: &crate::kernels::Matrix| -> Vec<f64> {
+        (0..m.outputs()).map(|o| x.iter().enumerate().map(|(i, x)| x * f64::from(m.get(i, o))).sum()).collect()
+    };
+    let norm = |x: &[f64]| -> Vec<f64> {
+        let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
+        x.iter().map(|v| v / (mean + 1e-6).sqrt()).collect()
+    };
+    let rotate = |x: &mut [f64], position: usize| {
+        for head in x.chunks_mut(HEAD_DIM) {
+            for i in 0..HEAD_DIM / 2 {
+                let angle = position as f64 * 10_000f64.powf(-2.0 * i as f64 / HEAD_DIM as f64);
+                let (a, b) = (head[i], head[i + HEAD_DIM / 2]);
+                head[i] = a * angle.cos() - b * angle.sin();
+                head[i + HEAD_DIM / 2] = b * angle.cos() + a * angle.sin();
+            }
+        }
+    };
+    let mut xs: Vec<Vec<f64>> =
+        tokens.iter().map(|id| weights.embedding(*id).iter().map(|v| f64::from(*v)).collect()).collect();
+    for layer in &weights.layers {
+        let normed: Vec<Vec<f64>> = xs.iter().map(|x| norm(x)).collect();
+        let project = |m: &crate::kernels::Matrix, turn: bool| -> Vec<Vec<f64>> {
+            let rows = normed.iter().enumerate().map(|(position, x)| {
+                let mut row = times(x, m);
+                if turn {
+                    rotate(&mut row, position);
+                }
+                row
+            });
+            rows.collect()
+        };
+        let (q, k, v) = (project(&layer.query, true), project(&layer.key, true), project(&layer.value, false));
+        for (position, x) in xs.iter_mut().enumerate() {
+            let mut mixed = vec![0.0; config.hidden()];
+            for head in 0..config.heads {
+                let own = head * HEAD_DIM..(head + 1) * HEAD_DIM;
+                let shared = head * config.kv_heads / config.heads * HEAD_DIM;
+                let scores: Vec<f64> = (0..=position)
+                    .map(|at| {
+                        let dot: f64 = q[position][own.clone()].iter().zip(&k[at][shared..]).map(|(q, k)| q * k).sum();
+                        (dot / (HEAD_DIM as f64).sqrt()).exp()
+                    })
+                    .collect();
+                let total: f64 = scores.iter().sum();
+                for (at, score) in scores.iter().enumerate() {
+                    for (dim, out) in mixed[own.clone()].iter_mut().enumerate() {
+                        *out += score / total * v[at][shared + dim];
+                    }
+                }
+            }
+            for (x, delta) in x.iter_mut().zip(times(&mixed, &layer.output)) {
+                *x += delta;
+            }
+            let normed = norm(x);
+            let gated: Vec<f64> = times(&normed, &layer.gate)
+                .iter()
+                .zip(times(&normed, &layer.up))
+                .map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up)
+                .collect();
+            for (x, delta) in x.iter_mut().zip(times(&gated, &layer.down)) {
+                *x += delta;
+            }
+        }
+    }
+    times(&norm(&xs[tokens.len() - 1]), &weights.head)
+}
+
+#[test]
+fn logits_agree_with_plain_f64_mathematics() {
+    for (config, length) in [(ModelConfig::default(), 60), (small(3), 97), (small(4), 1)] {
+        let mut model = Model::new(config);
+        let tokens: Vec<u32> = (0..length).map(|i| (i * 37 + 5) % 1024).collect();
+        let got = logits_of(&mut model, &tokens, 23);
+        let want = reference(&model, &tokens);
+        let worst = got.iter().zip(&want).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
+        assert!(worst < 1e-4, "off by {worst}");
+        let spread = want.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+        assert!(spread > 1.0, "logits that say something: {spread}");
+    }
 }

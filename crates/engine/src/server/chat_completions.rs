@@ -45,7 +45,7 @@ pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, A
         let parts = parts.collect();
         return Ok(sse::response(&state, parts, move |out| {
             if include_usage && usage.lock().prompt > 0 {
-                let mut last = head.json("chat.completion.chunk", json!([]));
+                let mut last = head.json("chat.completion.chunk", Vec::new());
                 last["usage"] = usage.lock().json();
                 push_event(out, &last);
             }
@@ -68,7 +68,7 @@ pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, A
     }
     let mut usage = Usage::default();
     usage.add(&ticket, &whole);
-    let mut answer = head.json("chat.completion", json!([choice]));
+    let mut answer = head.json("chat.completion", vec![choice]);
     answer["usage"] = usage.json();
     if let Some(ids) = prompt_ids {
         answer["prompt_token_ids"] = json!(ids);
@@ -131,7 +131,7 @@ impl Chunks {
         if let Some(ids) = ids {
             choice["token_ids"] = json!(ids);
         }
-        self.head.json("chat.completion.chunk", json!([choice]))
+        self.head.json("chat.completion.chunk", vec![choice])
     }
 }
 

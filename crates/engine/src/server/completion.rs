@@ -48,8 +48,10 @@ impl Head {
         Head { id, created, model: model.to_owned() }
     }
 
-    pub(crate) fn json(&self, object: &str, choices: Value) -> Value {
-        json!({"id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices})
+    pub(crate) fn json(&self, object: &str, choices: Vec<Value>) -> Value {
+        let mut value = json!({"id": self.id, "object": object, "created": self.created, "model": self.model});
+        value["choices"] = Value::Array(choices);
+        value
     }
 }
 

@@ -56,7 +56,7 @@ pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, A
         let parts = pairs.into_iter().map(|(ticket, choice)| (ticket, Box::new(choice) as Box<dyn Framer>)).collect();
         return Ok(sse::response(&state, parts, move |out| {
             if include_usage && usage.lock().prompt > 0 {
-                let mut last = head.json("text_completion", json!([]));
+                let mut last = head.json("text_completion", Vec::new());
                 last["usage"] = usage.lock().json();
                 push_event(out, &last);
             }
@@ -72,7 +72,7 @@ pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, A
         usage.add(&ticket, &whole);
         answers.push(choice.json(&whole, whole.finish.as_ref()));
     }
-    let mut answer = head.json("text_completion", Value::Array(answers));
+    let mut answer = head.json("text_completion", answers);
     answer["usage"] = usage.json();
     Ok(Json(answer).into_response())
 }
@@ -136,7 +136,7 @@ impl Framer for Choice {
         }
         if !update.text.is_empty() || update.finish.is_some() || self.return_ids {
             let choice = self.json(update, update.finish.as_ref());
-            push_event(out, &self.head.json("text_completion", json!([choice])));
+            push_event(out, &self.head.json("text_completion", vec![choice]));
         }
         if update.finish.is_some() {
             self.usage.lock().add(ticket, &self.whole);

@@ -20,6 +20,37 @@ pub(crate) const VERSION: &str = concat!("0.5.23+plimsoll.", env!("CARGO_PKG_VER
 /// SGLANG_HEALTH_CHECK_TIMEOUT.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Routes by name, for clients that look here for what an engine can do. Bodies are described by the stock engines.
+const PATHS: [(&str, &str); 19] = [
+    ("/generate", "post"),
+    ("/v1/chat/completions", "post"),
+    ("/v1/completions", "post"),
+    ("/v1/embeddings", "post"),
+    ("/v1/models", "get"),
+    ("/v1/loads", "get"),
+    ("/server_info", "get"),
+    ("/get_server_info", "get"),
+    ("/model_info", "get"),
+    ("/get_model_info", "get"),
+    ("/abort_request", "post"),
+    ("/flush_cache", "post"),
+    ("/health", "get"),
+    ("/health_generate", "get"),
+    ("/ready", "get"),
+    ("/ping", "get"),
+    ("/metrics", "get"),
+    ("/openapi.json", "get"),
+    ("/admin/faults", "post"),
+];
+
+pub(crate) fn openapi() -> Json<Value> {
+    let paths: serde_json::Map<String, Value> = PATHS
+        .iter()
+        .map(|(path, method)| ((*path).to_owned(), json!({*method: {"responses": {"200": {"description": "OK"}}}})))
+        .collect();
+    Json(json!({"openapi": "3.1.0", "info": {"title": "plimsoll engine", "version": VERSION}, "paths": paths}))
+}
+
 fn now_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }

@@ -26,7 +26,7 @@ fn refuse_unsupported(fields: &Fields) -> Result<(), ApiError> {
     let off = |value: &Value| matches!(value, Value::Bool(false)) || zero(value);
     let empty = |value: &Value| value.as_object().is_some_and(serde_json::Map::is_empty) || value == &Value::from("");
     type Off<'a> = &'a dyn Fn(&Value) -> bool;
-    let checks: [(&str, Off<'_>); 14] = [
+    let checks: [(&str, Off<'_>); 16] = [
         ("n", &|value| value == &Value::from(1)),
         ("best_of", &|value| value == &Value::from(1)),
         ("presence_penalty", &zero),
@@ -40,6 +40,8 @@ fn refuse_unsupported(fields: &Fields) -> Result<(), ApiError> {
         ("regex", &empty),
         ("ebnf", &empty),
         ("lora_path", &empty),
+        ("routed_dp_rank", &zero),
+        ("data_parallel_rank", &zero),
         ("response_format", &|value| value.get("type") == Some(&Value::from("text"))),
     ];
     for (name, is_off) in checks {

@@ -83,6 +83,12 @@ fn broken_bodies_and_paths() {
     assert_eq!(server.get("/generate").status, 405);
     let answer = server.post("/v1/completions", &json!({"prompt": " ship", "model": "other"}));
     assert_eq!((answer.status, answer.json()["error"]["code"].clone()), (404, json!("model_not_found")));
+    let paths = server.get("/openapi.json").json()["paths"].clone();
+    for (path, methods) in paths.as_object().unwrap() {
+        let status =
+            if methods.get("get").is_some() { server.get(path).status } else { server.post(path, &json!({})).status };
+        assert!(![404, 405].contains(&status), "{path} is listed but not served");
+    }
     // Fields nobody knows are ignored, and null is absent.
     let body = json!({"prompt": " ship", "max_tokens": 2, "user": "x", "stop": null, "tool_choice": "auto"});
     assert_eq!(server.ask("/v1/completions", &body)["usage"]["prompt_tokens"], 1);

@@ -1,5 +1,7 @@
 //! The engine over real sockets.
 
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
 mod client;
 mod errors;
 mod faults;

@@ -22,7 +22,7 @@ fn generate_streams_everything_so_far_and_the_same_as_without_stream() {
     assert_eq!(plain["meta_info"]["id"], "one");
     assert_eq!(plain["meta_info"]["finish_reason"], json!({"type": "length", "length": 25}));
     assert_eq!(plain["text"].as_str().unwrap().split(' ').count(), 26, "words, one per token");
-    let mut streamed = body.clone();
+    let mut streamed = body;
     streamed["stream"] = json!(true);
     let events = server.post("/generate", &streamed).events();
     for pair in events.windows(2) {
@@ -44,7 +44,7 @@ fn generate_streams_deltas_when_configured() {
     let server = Server::start(EngineConfig { incremental_streaming: true, ..config() });
     let body = json!({"input_ids": [300, 301, 302], "sampling_params": greedy(12)});
     let plain = server.ask("/generate", &body);
-    let mut streamed = body.clone();
+    let mut streamed = body;
     streamed["stream"] = json!(true);
     let events = server.post("/generate", &streamed).events();
     let text: String = events.iter().map(|event| event["text"].as_str().unwrap()).collect();
@@ -86,7 +86,7 @@ fn chat_streams_the_same_answer_with_usage() {
     assert_eq!(plain["object"], "chat.completion");
     assert_eq!(plain["choices"][0]["finish_reason"], "length");
     assert_eq!(plain["usage"]["completion_tokens"], 20);
-    let mut streamed = body.clone();
+    let mut streamed = body;
     streamed["stream"] = json!(true);
     streamed["stream_options"] = json!({"include_usage": true});
     streamed["return_token_ids"] = json!(true);
@@ -142,7 +142,7 @@ fn stop_strings_end_an_answer_and_do_not_leak_into_the_stream() {
     let list: Vec<&str> = free.split(' ').skip(1).collect();
     let stop = format!("{} {}", &list[4][list[4].len() - 1..], &list[5][..1]);
     let at = free.find(&stop).unwrap();
-    let mut stopped = body.clone();
+    let mut stopped = body;
     stopped["stop"] = json!([stop, "never"]);
     let plain = server.ask("/v1/completions", &stopped);
     assert_eq!(plain["choices"][0]["text"], &free[..at]);
