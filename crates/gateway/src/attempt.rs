@@ -10,6 +10,7 @@ use crate::state::Shared;
 use plimsoll_core::Nanos;
 use plimsoll_load::{AttemptEnd, HealthState, Placed, Ticket};
 use plimsoll_pools::abort::{AbortedBy, abort};
+use plimsoll_pools::chunk::Usage;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,6 +95,12 @@ impl Attempt {
     /// A stream moved: the engine lives.
     pub fn moved(&self, now: Nanos) {
         self.engine.moved(now);
+    }
+
+    /// The engine finished it. `usage` as far as it was reported.
+    pub fn complete(mut self, usage: Option<Usage>) {
+        self.shared.prefilled(self.ticket, usage);
+        self.settle(AttemptEnd::Ok, None);
     }
 
     /// Ends it; the engine has nothing left to do for it.

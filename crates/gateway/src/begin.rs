@@ -429,8 +429,8 @@ async fn whole(flow: &mut Flow, mut attempt: Attempt, mut exchange: Exchange) ->
     }
     flow.output.piece(std::time::Instant::now());
     flow.output.usage = facts.usage;
-    attempt.first_token();
-    attempt.end(AttemptEnd::Ok, None);
+    // No first token is noted: when it came inside this answer is not known, and would be taken for prefill time.
+    attempt.complete(facts.usage);
     flow.end(Outcome::Completed, exchange.status.as_u16(), None);
     Ok(Begun::Whole { status: exchange.status, headers: exchange.headers.clone(), body })
 }

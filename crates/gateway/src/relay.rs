@@ -127,7 +127,7 @@ impl Relay {
         if self.watch.is_complete() {
             self.over = true;
             if let Some(attempt) = self.attempt.take() {
-                attempt.end(AttemptEnd::Ok, None);
+                attempt.complete(self.flow.output.usage);
             }
             self.flow.end(Outcome::Completed, 200, None);
             // A complete stream whose end mark got lost is given one: clients wait for it.

@@ -17,6 +17,7 @@ use plimsoll_core::Nanos;
 use plimsoll_load::{
     AttemptEnd, HealthChange, HealthConfig, HealthState, PolicyKind, Scheduler, SchedulerConfig, Settled, Ticket,
 };
+use plimsoll_pools::chunk::Usage;
 use plimsoll_settings::{PolicyName, Settings};
 use plimsoll_traffic::class::ClassRules;
 use plimsoll_traffic::retry_budget::RetryBudget;
@@ -93,6 +94,13 @@ impl Shared {
     pub fn first_token(&self, ticket: Ticket) {
         if let Some(change) = self.with_scheduler(|s| s.first_token(ticket, self.now())) {
             self.health_changed(change);
+        }
+    }
+
+    /// The engine said how much of a prompt it had to prefill; teaches its rate.
+    pub fn prefilled(&self, ticket: Ticket, usage: Option<Usage>) {
+        if let Some((cached, usage)) = usage.and_then(|usage| usage.cached_tokens.zip(Some(usage))) {
+            self.with_scheduler(|s| s.prefilled(ticket, usage.prompt_tokens.saturating_sub(cached)));
         }
     }
 

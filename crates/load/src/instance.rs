@@ -73,9 +73,16 @@ impl Instance {
         }
     }
 
-    /// Learns from a first token: so many tokens were prefilled on one rank within `elapsed`.
-    pub(crate) fn observe_prefill(&mut self, served_tokens: u64, elapsed: Nanos) {
-        self.rate.observe(served_tokens, elapsed);
+    /// Learns from an attempt whose prefill is known: it waited `elapsed` while `others_tokens` (as charged) and its own
+    /// `uncached_tokens` of `charged_tokens` were prefilled on its rank.
+    pub(crate) fn observe_prefill(
+        &mut self,
+        elapsed: Nanos,
+        others_tokens: u64,
+        charged_tokens: u64,
+        uncached_tokens: u64,
+    ) {
+        self.rate.observe(elapsed, others_tokens, charged_tokens, uncached_tokens);
         self.prefill_s_per_token = self.rate.tokens_per_s().map(|rate| 1.0 / rate);
     }
 

@@ -37,6 +37,8 @@ pub(crate) struct Entry {
     pub served_before: u64,
     /// Foreign prefill tokens that were in front of it at the choice.
     pub foreign_before: u64,
+    /// Set by the first token: how long it took, and the tokens charged to others that were served meanwhile.
+    pub waited: Option<(Nanos, u64)>,
     /// Health of the instance at the choice.
     pub stamp: Stamp,
 }
@@ -97,6 +99,13 @@ impl Ledger {
         counters.uncached_prefill_tokens =
             counters.uncached_prefill_tokens.saturating_add(held.uncached_prefill_tokens);
         counters.reserved_kv_tokens = counters.reserved_kv_tokens.saturating_add(held.reserved_kv_tokens);
+    }
+
+    /// Notes what was seen at the first token, for the rate.
+    pub(crate) fn note_wait(&mut self, ticket: Ticket, elapsed: Nanos, others_tokens: u64) {
+        if let Some(entry) = self.entries.get_mut(&ticket) {
+            entry.waited = Some((elapsed, others_tokens));
+        }
     }
 
     /// Releases the prefill part. False when it was released before or the ticket is not charged.

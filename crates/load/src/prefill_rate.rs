@@ -1,9 +1,12 @@
 //! How fast an instance prefills, learnt from first tokens.
 //!
-//! Expected wait needs tokens per second, and engines of one fleet differ. Each first token gives one observation:
-//! the uncached tokens the rank served while this request waited (others in front of it, then itself), divided by the
-//! time from choice to first token. Single observations are wild (a wrongly predicted cache hit looks like a
-//! tenfold rate, a swapped-out engine like none), so the estimate is an exponential mean over the median of a window.
+//! Expected wait needs tokens per second, and engines of one fleet differ. Each request whose answer says how much of
+//! its prompt was cached gives one observation: the tokens the rank prefilled while this request waited (others in front
+//! of it, then itself), divided by the time from choice to first token. Its own part is known; what others were charged is
+//! scaled by the share of charged tokens that this instance had really to prefill of late, since charges do not know the
+//! cache. Without that, an instance that holds many prefixes looks fast, gets more, holds more, and drowns (seen: 90 % of
+//! an agent workload on one of three equal engines).
+//! Single observations are wild, so the estimate is an exponential mean over the median of a window.
 //! Few tokens in a fixed round trip say nothing about the rate; below [`MIN_TOKENS`] an observation is only a
 //! lower bound, and raises the estimate at most.
 //!
@@ -25,6 +28,8 @@ const SMOOTHING: f64 = 0.3;
 /// One instance's estimate (of one rank of it).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PrefillRate {
+    /// Share of charged tokens that had really to be prefilled, 0 to 1.
+    uncached_share: Option<f64>,
     window: SmallVec<[f64; WINDOW]>,
     next: usize,
     smoothed: Option<f64>,
@@ -36,9 +41,28 @@ impl PrefillRate {
         self.smoothed
     }
 
-    /// `served_tokens` were prefilled on the rank within `elapsed`.
-    pub(crate) fn observe(&mut self, served_tokens: u64, elapsed: Nanos) {
-        if served_tokens == 0 || elapsed == Nanos::ZERO {
+    /// A request waited `elapsed` while `others_tokens` (as charged) and its own `uncached_tokens` of `charged_tokens`
+    /// were prefilled.
+    pub(crate) fn observe(
+        &mut self,
+        elapsed: Nanos,
+        others_tokens: u64,
+        charged_tokens: u64,
+        uncached_tokens: u64,
+    ) {
+        if elapsed == Nanos::ZERO {
+            return;
+        }
+        if charged_tokens > 0 {
+            let share = (uncached_tokens as f64 / charged_tokens as f64).min(1.0);
+            self.uncached_share = Some(match self.uncached_share {
+                Some(old) => old + SMOOTHING * (share - old),
+                None => share,
+            });
+        }
+        let others = others_tokens as f64 * self.uncached_share.unwrap_or(1.0);
+        let served_tokens = (others as u64).saturating_add(uncached_tokens);
+        if served_tokens == 0 {
             return;
         }
         let rate = served_tokens as f64 / elapsed.as_secs_f64();

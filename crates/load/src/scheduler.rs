@@ -118,8 +118,8 @@ impl Scheduler {
         true
     }
 
-    /// Prefill is over: releases the attempt's uncached tokens and learns the prefill rate. Further calls for the same
-    /// ticket, and calls for unknown tickets, change nothing. A half-open instance is healthy from its first token on.
+    /// Prefill is over: releases the attempt's uncached tokens. Further calls for the same ticket, and calls for unknown
+    /// tickets, change nothing. A half-open instance is healthy from its first token on.
     pub fn first_token(&mut self, ticket: Ticket, now: Nanos) -> Option<HealthChange> {
         let entry = *self.ledger.get(ticket)?;
         if entry.orphan || !entry.prefilling {
@@ -129,11 +129,24 @@ impl Scheduler {
         let instance = self.slots[slot].as_mut()?;
         let rank = instance.ranks.get_mut(usize::from(entry.target.rank.0))?;
         self.ledger.end_prefill(ticket, &mut rank.own);
+        let others = rank.served_tokens.saturating_sub(entry.served_before).saturating_add(entry.foreign_before);
         rank.served_tokens = rank.served_tokens.saturating_add(entry.charge.uncached_prefill_tokens);
-        let served = rank.served_tokens.saturating_sub(entry.served_before).saturating_add(entry.foreign_before);
-        instance.observe_prefill(served, now.since(entry.placed_at));
+        self.ledger.note_wait(ticket, now.since(entry.placed_at), others);
         instance.accepted(entry.placed_at);
         named(entry.target.instance, instance.health.first_token(entry.stamp))
+    }
+
+    /// The engine has said how many of the prompt's tokens it had to prefill. Call it before `settle`; only attempts
+    /// with a first token teach, and engines that do not report cached tokens are taken to be as fast as their peers:
+    /// a guess would make the holder of many prefixes look like a fast engine and draw everybody to it.
+    pub fn prefilled(&mut self, ticket: Ticket, uncached_tokens: u64) {
+        let Some(entry) = self.ledger.get(ticket).copied().filter(|entry| !entry.orphan) else { return };
+        let (Some((elapsed, others)), Some(slot)) = (entry.waited, self.index.get(&entry.target.instance)) else {
+            return;
+        };
+        if let Some(instance) = self.slots[*slot].as_mut() {
+            instance.observe_prefill(elapsed, others, entry.charge.uncached_prefill_tokens, uncached_tokens);
+        }
     }
 
     /// The attempt is over, whatever happened. Exactly once per ticket; further calls answer [`Settled::Already`].

@@ -16,6 +16,7 @@ fn entry(instance: u32) -> Entry {
         placed_at: Nanos::ZERO,
         served_before: 0,
         foreign_before: 0,
+        waited: None,
         stamp: Stamp::default(),
     }
 }

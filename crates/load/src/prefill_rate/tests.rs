@@ -1,6 +1,11 @@
 use super::{MIN_TOKENS, PrefillRate, median};
 use plimsoll_core::Nanos;
 
+/// A request alone on its rank, nothing of it cached.
+fn alone(rate: &mut PrefillRate, tokens: u64, elapsed: Nanos) {
+    rate.observe(elapsed, 0, tokens, tokens);
+}
+
 fn near(rate: &PrefillRate, expected: f64) -> bool {
     rate.tokens_per_s().is_some_and(|r| (r / expected - 1.0).abs() < 0.05)
 }
@@ -9,10 +14,10 @@ fn near(rate: &PrefillRate, expected: f64) -> bool {
 fn it_needs_three_observations() {
     let mut rate = PrefillRate::default();
     for _ in 0..2 {
-        rate.observe(1_000, Nanos::from_millis(100));
+        alone(&mut rate, 1_000, Nanos::from_millis(100));
         assert_eq!(rate.tokens_per_s(), None);
     }
-    rate.observe(1_000, Nanos::from_millis(100));
+    alone(&mut rate, 1_000, Nanos::from_millis(100));
     assert!(near(&rate, 10_000.0));
 }
 
@@ -25,7 +30,7 @@ fn outliers_do_not_move_it() {
             7 => 60_000, // swapped out
             _ => 100,
         };
-        rate.observe(1_000, Nanos::from_millis(elapsed));
+        alone(&mut rate, 1_000, Nanos::from_millis(elapsed));
     }
     assert!(near(&rate, 10_000.0), "{rate:?}");
 }
@@ -34,10 +39,10 @@ fn outliers_do_not_move_it() {
 fn it_follows_a_lasting_change() {
     let mut rate = PrefillRate::default();
     for _ in 0..50 {
-        rate.observe(1_000, Nanos::from_millis(100));
+        alone(&mut rate, 1_000, Nanos::from_millis(100));
     }
     for _ in 0..30 {
-        rate.observe(1_000, Nanos::from_millis(1_000));
+        alone(&mut rate, 1_000, Nanos::from_millis(1_000));
     }
     assert!(near(&rate, 1_000.0), "{rate:?}");
 }
@@ -46,15 +51,15 @@ fn it_follows_a_lasting_change() {
 fn short_prompts_are_a_lower_bound_only() {
     let mut rate = PrefillRate::default();
     for _ in 0..50 {
-        rate.observe(10, Nanos::from_millis(20));
+        alone(&mut rate, 10, Nanos::from_millis(20));
     }
     assert_eq!(rate.tokens_per_s(), None, "500 tokens/s would be the round trip, not the engine");
     for _ in 0..3 {
-        rate.observe(MIN_TOKENS * 4, Nanos::from_millis(100));
+        alone(&mut rate, MIN_TOKENS * 4, Nanos::from_millis(100));
     }
     let learnt = rate.tokens_per_s();
     for _ in 0..50 {
-        rate.observe(10, Nanos::from_millis(20));
+        alone(&mut rate, 10, Nanos::from_millis(20));
     }
     assert_eq!(rate.tokens_per_s(), learnt);
 }
@@ -63,10 +68,20 @@ fn short_prompts_are_a_lower_bound_only() {
 fn impossible_observations_are_ignored() {
     let mut rate = PrefillRate::default();
     for _ in 0..10 {
-        rate.observe(0, Nanos::from_millis(5));
-        rate.observe(1_000, Nanos::ZERO);
+        alone(&mut rate, 0, Nanos::from_millis(5));
+        alone(&mut rate, 1_000, Nanos::ZERO);
     }
     assert_eq!(rate.tokens_per_s(), None);
+}
+
+#[test]
+fn others_count_as_far_as_they_were_not_cached() {
+    let mut rate = PrefillRate::default();
+    for _ in 0..50 {
+        // 9,000 tokens charged to others in front, this one of 1,000; a tenth of everything is really computed.
+        rate.observe(Nanos::from_millis(100), 9_000, 1_000, 100);
+    }
+    assert!(near(&rate, 10_000.0), "{rate:?}");
 }
 
 #[test]

@@ -86,6 +86,7 @@ impl Scheduler {
             placed_at: now,
             served_before: rank.served_tokens,
             foreign_before: rank.reported.foreign(&clock).prefill_tokens as u64,
+            waited: None,
             stamp,
         };
         self.ledger.charge(ask.ticket(), entry, &mut rank.own);
