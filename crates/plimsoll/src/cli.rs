@@ -60,7 +60,7 @@ pub struct SettingsArgs {
     /// Write every decision record to this file, one JSON object a line
     #[arg(long, value_name = "FILE")]
     pub decision_log: Option<PathBuf>,
-    /// Log filter, such as `info` or `plimsoll_gateway=debug`
+    /// Log filter, such as `debug` or `plimsoll_gateway=debug` [default: info]
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
     /// Form of log lines [default: text]
@@ -75,6 +75,9 @@ pub struct SettingsArgs {
 pub struct ServeArgs {
     #[command(flatten)]
     pub settings: SettingsArgs,
+    /// End when stdin closes, so that nothing outlives the process that started this one
+    #[arg(long, hide = true)]
+    pub exit_with_stdin: bool,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -119,11 +122,14 @@ pub struct EngineArgs {
     #[arg(long)]
     pub faults: bool,
     /// After SIGTERM, how long running requests may take, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 10_000)]
+    #[arg(long, value_name = "MS", default_value_t = EngineConfig::default().drain.as_millis() as u64)]
     pub drain_ms: u64,
     /// Log filter, such as `info` or `plimsoll_engine=debug`
     #[arg(long, value_name = "FILTER", default_value = "warn")]
     pub log: String,
+    /// End when stdin closes, so that nothing outlives the process that started this one
+    #[arg(long, hide = true)]
+    pub exit_with_stdin: bool,
 }
 
 #[derive(Clone, Debug, Args)]

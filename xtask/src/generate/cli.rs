@@ -26,7 +26,9 @@ pub(super) fn page() -> String {
     for code in ExitCode::ALL {
         let _ = writeln!(page, "| {} | {} |", code.number(), code.doc());
     }
-    page.push_str("\nA process that is killed by a signal has no code of its own; shells report 128 + the signal's number.\n");
+    page.push_str(
+        "\nA process that is killed by a signal has no code of its own; shells report 128 + the signal's number.\n",
+    );
     let mut root = plimsoll::cli::Cli::command().term_width(WIDTH);
     root.build();
     section(&mut page, &mut root);

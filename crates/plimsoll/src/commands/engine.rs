@@ -1,12 +1,73 @@
-//! `plimsoll engine`: one built-in engine in this process.
+//! `plimsoll engine`: one built-in engine in this process, until SIGTERM or Ctrl-C.
 
-use crate::Failure;
 use crate::cli::EngineArgs;
+use crate::commands::demo::stdin_guard;
+use crate::{Failure, output, runtime, telemetry};
+use plimsoll_engine::{EngineConfig, EngineError};
+use plimsoll_settings::Telemetry;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Runs the engine until SIGTERM or Ctrl-C.
+/// Runs the engine.
 ///
 /// # Errors
-/// A port that is taken.
+/// A setting that cannot work (2), a port that is taken (1).
 pub fn run(args: EngineArgs) -> Result<(), Failure> {
-    Err(Failure::failed(format!("engine on {} is not wired", args.listen)))
+    // The filter cannot be changed at run time here, so the handle is let go.
+    drop(telemetry::start(&Telemetry { log: args.log.clone(), ..Telemetry::default() })?);
+    runtime::raise_open_files();
+    let guarded = args.exit_with_stdin;
+    let listen = args.listen;
+    let config = config(args);
+    config.validate().map_err(|error| refuse(&error))?;
+    runtime::multi_thread()?.block_on(async {
+        let listener = TcpListener::bind(listen).await.map_err(|error| {
+            Failure::failed(format!("cannot listen on {listen}: {error}"))
+                .hint("give `--listen` another address, port 0 takes a free one")
+        })?;
+        let address = listener.local_addr().map_err(Failure::failed)?;
+        let (mut term, mut int) = (watch(SignalKind::terminate())?, watch(SignalKind::interrupt())?);
+        let stop = async move {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+        };
+        output::note(&format!("plimsoll engine: listening on http://{address}"));
+        tokio::select! {
+            ended = plimsoll_engine::serve(config, listener, stop) => ended.map_err(|error| refuse(&error)),
+            () = stdin_guard::closed(), if guarded => Ok(()),
+        }
+    })
+}
+
+fn config(args: EngineArgs) -> EngineConfig {
+    EngineConfig {
+        model_name: args.model_name,
+        api_key: args.api_key,
+        page_tokens: args.page_tokens,
+        kv_tokens: args.kv_tokens,
+        max_running: args.max_running,
+        max_waiting: args.max_waiting,
+        token_budget: args.token_budget,
+        context_tokens: args.context_tokens,
+        default_max_tokens: args.default_max_tokens,
+        incremental_streaming: args.incremental_streaming,
+        step_delay: Duration::from_millis(args.step_delay_ms),
+        faults: args.faults,
+        drain: Duration::from_millis(args.drain_ms),
+        ..EngineConfig::default()
+    }
+}
+
+fn watch(kind: SignalKind) -> Result<Signal, Failure> {
+    signal(kind).map_err(|error| Failure::failed(format!("cannot watch signals: {error}")))
+}
+
+fn refuse(error: &EngineError) -> Failure {
+    match error {
+        EngineError::Setting { .. } => Failure::usage(error),
+        _ => Failure::failed(error),
+    }
 }

@@ -4,7 +4,8 @@
 //! what of it can change while running and says what cannot.
 
 use crate::cli::ServeArgs;
-use crate::{Failure, output, runtime, telemetry};
+use crate::commands::demo::stdin_guard;
+use crate::{Failure, otlp, output, runtime, telemetry};
 use plimsoll_gateway::{GatewayError, Start};
 use std::net::SocketAddr;
 
@@ -16,8 +17,10 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
     let settings = args.settings.load()?;
     let log_filter = telemetry::start(&settings.telemetry)?;
     runtime::raise_open_files();
+    let guarded = args.exit_with_stdin;
     let scheme = if settings.gateway.tls.is_some() { "https" } else { "http" };
-    let start = Start {
+    let collector = settings.telemetry.otlp_endpoint.clone();
+    let mut start = Start {
         settings,
         reload: Some(Box::new(move || args.settings.load().map_err(|failure| failure.message))),
         log_filter: Some(log_filter),
@@ -26,15 +29,29 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
             output::note(&format!("plimsoll serve: listening on {scheme}://{clients} (admin http://{operators})"));
         })),
     };
-    runtime::multi_thread()?.block_on(plimsoll_gateway::run(start)).map_err(|error| refuse(&error))
+    runtime::multi_thread()?.block_on(async {
+        let mut exporter = None;
+        if let Some(endpoint) = collector {
+            let (sink, task) = otlp::start(&endpoint)?;
+            start.spans = Some(sink);
+            exporter = Some(task);
+        }
+        let ended = tokio::select! {
+            ended = plimsoll_gateway::run(start) => ended.map_err(|error| refuse(&error)),
+            () = stdin_guard::closed(), if guarded => Ok(()),
+        };
+        if let Some(exporter) = exporter {
+            exporter.flush().await;
+        }
+        ended
+    })
 }
 
 fn refuse(error: &GatewayError) -> Failure {
     let failure = Failure::failed(error);
     match error {
-        GatewayError::Listen(address, _) if address.port() != 0 => {
-            failure.hint("another program may hold that port; give `--listen` or `--admin` another one, 0 takes a free one")
-        }
+        GatewayError::Listen(address, _) if address.port() != 0 => failure
+            .hint("another program may hold that port; give `--listen` or `--admin` another one, 0 takes a free one"),
         _ => failure,
     }
 }

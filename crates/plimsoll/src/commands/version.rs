@@ -19,7 +19,7 @@ struct Version {
     target: String,
 }
 
-const FEATURES: &[&str] = &["tls", "h2c"];
+const FEATURES: &[&str] = &["tls", "h2c", "otlp"];
 
 /// Prints the version.
 ///

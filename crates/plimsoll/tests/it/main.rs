@@ -1,0 +1,7 @@
+//! The program as scripts and people meet it: its own process, its streams, its exit codes.
+
+mod check;
+mod help;
+mod program;
+mod serving;
+mod traces;
