@@ -63,10 +63,9 @@ impl Drive {
             let session = session.map_err(Failure::failed)?;
             let start = begun + duration(self.shared.synth.scale().time(session.start));
             tokio::time::sleep_until(start).await;
-            while running.len() >= MOST_SESSIONS || running.try_join_next().is_some() {
-                if running.len() >= MOST_SESSIONS {
-                    running.join_next().await;
-                }
+            while running.try_join_next().is_some() {}
+            if running.len() >= MOST_SESSIONS {
+                running.join_next().await;
             }
             running.spawn(run_session(Arc::clone(&self.shared), session));
         }

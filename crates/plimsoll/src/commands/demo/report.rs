@@ -121,7 +121,8 @@ impl Report {
         put("─".repeat(66));
         put(format!("{:<22}{:>12}{:>12}{:>12}", "engine", "requests", "share", "hit rate"));
         for engine in &self.engines {
-            let name = engine.url.as_deref().map_or(engine.id.as_str(), |url| url.trim_start_matches("http://"));
+            let url = engine.url.as_deref().unwrap_or_default().trim_start_matches("http://");
+            let name = format!("{:<3}{url}", engine.id);
             let (share, hit) = (percent(Some(engine.share)), percent(engine.hit_rate));
             put(format!("{name:<22}{:>12}{share:>12}{hit:>12}", thousands(engine.requests)));
         }
@@ -144,3 +145,6 @@ fn quantiles(times_us: &Histogram<u64>) -> Option<Quantiles> {
     let at = |q| times_us.value_at_quantile(q) as f64 / 1e3;
     (!times_us.is_empty()).then(|| Quantiles { p50: at(0.5), p90: at(0.9), p99: at(0.99) })
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,8 +18,9 @@ const CLOSED_LOOP_SPEED: f64 = 200.0;
 /// Recorded pauses reach a day; the trace's README proposes this cut.
 const PAUSE_LIMIT: Nanos = Nanos::from_secs(60);
 const GENERATED_SESSIONS: u64 = 12;
-/// The built-in engine's context is 32,768 tokens, of which a chat template and the answer take some.
-const CONTEXT_LIMIT_WORDS: u64 = 30_000;
+/// Largest context of a generated session after scaling. The built-in engine holds 32,768 tokens, but a prefill's cost
+/// grows with the square: a few giants would be most of the demo.
+const CONTEXT_LIMIT_WORDS: u64 = 8_192;
 /// Generated sessions stop here: the longest of the trace has 514 turns, which would be the demo's last minutes alone.
 const TURN_LIMIT: u64 = 80;
 /// Recorded agent sessions have clocks of their own; they are started this far apart.
@@ -114,9 +115,11 @@ impl Source {
 
     pub(super) fn scale_in_words(&self) -> String {
         let Scale { prompt_divisor, output_divisor, time_divisor, pause_limit } = self.scale;
-        let pauses = pause_limit
-            .map_or_else(String::new, |limit| format!(", pauses cut at {:.0} s before", limit.as_secs_f64()));
-        format!("prompts divided by {prompt_divisor}, answers by {output_divisor}, time by {time_divisor}{pauses}")
+        let pauses =
+            pause_limit.map_or_else(String::new, |limit| format!(", pauses at most {:.0} s", limit.as_secs_f64()));
+        format!(
+            "prompts divided by {prompt_divisor}, answers by {output_divisor}; time divided by {time_divisor}{pauses}"
+        )
     }
 
     /// For the JSON report.

@@ -3,11 +3,10 @@
 //! An answer counts as complete only with a finish reason and `[DONE]`; a stream that just ends is `truncated`, since a
 //! client that took it for an answer would act on half a tool call.
 
-use super::client::no_answer;
 use bytes::{Buf as _, Bytes, BytesMut};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::Response;
-use hyper::body::Incoming;
+use hyper::body::Body;
 use serde::Deserialize;
 use std::time::{Duration, Instant};
 
@@ -91,12 +90,12 @@ impl ErrorObject {
 }
 
 /// Reads `response` to its end.
-pub(super) async fn read(response: Response<Incoming>, sent: Instant) -> Result<Answer, Refusal> {
+pub(super) async fn read<B: Source>(response: Response<B>, sent: Instant) -> Result<Answer, Refusal> {
     let header = |name: &str| response.headers().get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
     let engine = header("x-plimsoll-engine");
     let status = response.status();
     if !status.is_success() {
-        let retry_after = header("retry-after").and_then(|s| s.parse().ok()).map(Duration::from_secs_f64);
+        let retry_after = header("retry-after").and_then(|s| s.trim().parse().ok()).map(Duration::from_secs);
         let mut refusal =
             error_body(response).await.unwrap_or_else(|| refusal(format!("http_{}", status.as_u16()), ""));
         refusal.retry_after = retry_after.filter(|_| matches!(status.as_u16(), 429 | 503));
@@ -110,7 +109,7 @@ pub(super) async fn read(response: Response<Incoming>, sent: Instant) -> Result<
     }
 }
 
-async fn events(reader: &mut Reader, answer: &mut Answer, sent: Instant) -> Result<(), Refusal> {
+async fn events<B: Source>(reader: &mut Reader<B>, answer: &mut Answer, sent: Instant) -> Result<(), Refusal> {
     let (mut last, mut finished): (Option<Instant>, bool) = (None, false);
     while let Some(line) = reader.line().await? {
         let Some(data) = line.strip_prefix(b"data:").map(<[u8]>::trim_ascii) else { continue };
@@ -149,7 +148,7 @@ async fn events(reader: &mut Reader, answer: &mut Answer, sent: Instant) -> Resu
     Err(refusal("truncated", "the stream ended without finish reason and [DONE]"))
 }
 
-async fn error_body(response: Response<Incoming>) -> Option<Refusal> {
+async fn error_body<B: Source>(response: Response<B>) -> Option<Refusal> {
     #[derive(Deserialize)]
     struct Body {
         error: ErrorObject,
@@ -164,12 +163,18 @@ pub(super) fn refusal(code: impl Into<String>, message: impl std::fmt::Display) 
     Refusal { code: code.into(), message: message.to_string(), engine: None, retry_after: None }
 }
 
-struct Reader {
-    body: Incoming,
+/// A body of bytes: hyper's, or one made up in a test.
+pub(super) trait Source: Body<Data = Bytes, Error: Into<BoxError>> + Unpin {}
+impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Source for B {}
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+struct Reader<B> {
+    body: B,
     buffer: BytesMut,
 }
 
-impl Reader {
+impl<B: Source> Reader<B> {
     /// The next line without its end; `None` at the end of the body.
     async fn line(&mut self) -> Result<Option<Bytes>, Refusal> {
         let mut searched = 0;
@@ -186,7 +191,7 @@ impl Reader {
             let frame = tokio::time::timeout(SILENCE_LIMIT, self.body.frame()).await;
             match frame.map_err(|_| refusal("client_timeout", "the stream was silent for too long"))? {
                 None => return Ok(None),
-                Some(Err(error)) => return Err(refusal("truncated", no_answer("broken_body", error))),
+                Some(Err(error)) => return Err(refusal("truncated", error.into())),
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
                         self.buffer.extend_from_slice(&data);
@@ -196,3 +201,6 @@ impl Reader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
