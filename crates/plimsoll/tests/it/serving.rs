@@ -17,16 +17,10 @@ impl Server {
     pub(crate) fn start(args: &[&str], stdin: Stdio) -> Server {
         let mut child =
             plimsoll(args).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
-        let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
-        let mut seen = String::new();
-        loop {
-            let mut line = String::new();
-            assert_ne!(stderr.read_line(&mut line).expect("utf-8"), 0, "it ended before it listened: {seen}");
-            if line.contains(": listening on ") {
-                return Server { child, stderr, announced: line.trim_end().to_owned() };
-            }
-            seen.push_str(&line);
-        }
+        let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+        let mut server = Server { child, stderr, announced: String::new() };
+        server.announced = server.line_with(": listening on ").trim_end().to_owned();
+        server
     }
 
     fn signal(&self, name: &str) {
