@@ -29,7 +29,7 @@ impl ExitCode {
     #[must_use]
     pub const fn doc(self) -> &'static str {
         match self {
-            ExitCode::Ok => "Done. For `serve` and `engine`: stopped by SIGTERM or Ctrl-C with nothing cut off.",
+            ExitCode::Ok => "Done. For `serve` and `engine`: stopped by SIGTERM or Ctrl-C.",
             ExitCode::Failed => {
                 "Failed while running: a port is taken, an engine did not answer, a file cannot be written."
             }
