@@ -143,7 +143,7 @@ impl Price {
     /// One rank with its load: own plus trusted foreign.
     #[inline]
     fn candidate(&self, slot: usize, instance: &Instance, index: Rank, rank: &RankState) -> Candidate {
-        let s_per_token = instance.prefill_s_per_token.unwrap_or(self.peer_s_per_token);
+        let s_per_token = effective_s_per_token(instance.prefill_s_per_token, self.peer_s_per_token);
         let foreign = rank.reported.foreign(&self.clock);
         let requests = f64::from(rank.own.requests) + foreign.requests;
         let outstanding = real(rank.own.uncached_prefill_tokens) + foreign.prefill_tokens;
@@ -183,4 +183,15 @@ fn bring_best_tier_forward(candidates: &mut [Candidate], tiers: u8) -> usize {
         }
     }
     end
+}
+
+/// Equal engines are observed at different rates by chance, and an idle fleet would send everybody to the luckiest. An
+/// own rate counts only where it differs from the peers' by more than this factor; generations of accelerators do.
+const SAME_RATE_FACTOR: f64 = 1.5;
+
+fn effective_s_per_token(own: Option<f64>, peers: f64) -> f64 {
+    match own {
+        Some(own) if own > peers * SAME_RATE_FACTOR || own * SAME_RATE_FACTOR < peers => own,
+        _ => peers,
+    }
 }
