@@ -99,15 +99,23 @@ async fn with_fleet(args: &DemoArgs, source: Source) -> Result<(), Failure> {
         worked = work(args, source, &mut fleet) => worked,
         () = signals.recv() => Err(Failure::interrupted()),
     };
-    if !args.exit && worked.is_ok() {
-        output::note(&fleet.invitation());
-        signals.recv().await;
-        output::note("\nplimsoll demo: stopping");
-    }
+    let worked = if worked.is_ok() && !args.exit { stay(&mut fleet, &mut signals).await.and(worked) } else { worked };
     let verdict = worked.and_then(|failed_requests| failed_requests.map_or(Ok(()), Err));
     let trouble = verdict.as_ref().is_err_and(|failure| failure.code != ExitCode::Interrupted);
     fleet.stop(trouble).await;
     verdict
+}
+
+/// Leaves the gateway to the user until the wish to end.
+async fn stay(fleet: &mut Fleet, signals: &mut signals::Signals) -> Result<(), Failure> {
+    output::note(&fleet.invitation());
+    tokio::select! {
+        () = signals.recv() => {
+            output::note("\nplimsoll demo: stopping");
+            Ok(())
+        }
+        died = fleet.watch() => Err(Failure::failed(died)),
+    }
 }
 
 /// The workload from start to table. The inner failure says that requests failed although the demo itself worked.
@@ -121,7 +129,7 @@ async fn work(args: &DemoArgs, source: Source, fleet: &mut Fleet) -> Result<Opti
     tokio::select! {
         done = drive.run(source.sessions()?) => done?,
         never = progress.run() => match never {},
-        died = fleet.somebody_died() => {
+        died = fleet.watch() => {
             progress.finish();
             return Err(Failure::failed(died));
         }

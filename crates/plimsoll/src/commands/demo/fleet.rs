@@ -7,11 +7,11 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::path::PathBuf;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 const READY_LIMIT: Duration = Duration::from_secs(60);
+const WATCH_EVERY: Duration = Duration::from_millis(250);
 
 pub(super) struct Fleet {
     /// Logs of the children.
@@ -125,7 +125,7 @@ impl Fleet {
                         self.model = model.id;
                         reason = match self.instances(&admin).await {
                             // The gateway is ready with the first engine; shares are fair only with all of them.
-                            Ok((ids, waiting)) if waiting == 0 => {
+                            Ok((ids, 0)) => {
                                 self.ids = ids;
                                 return Ok(());
                             }
@@ -169,18 +169,22 @@ impl Fleet {
         &self.model
     }
 
-    /// Completes when any of the processes ends, with what to tell the user.
-    pub(super) async fn somebody_died(&mut self) -> String {
-        let all = self.engines.iter_mut().chain(self.gateway.as_mut());
-        let mut waiting: Vec<_> = all.map(|process| Box::pin(process.how_it_died())).collect();
-        std::future::poll_fn(|cx| {
-            let first = waiting.iter_mut().find_map(|process| match process.as_mut().poll(cx) {
-                Poll::Ready(words) => Some(words),
-                Poll::Pending => None,
-            });
-            first.map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
+    /// Watches the processes. An engine that ends is noted and no more than that: living without it is the gateway's
+    /// job, and killing one is the first thing to try. Completes when the gateway ends, with what to tell the user.
+    pub(super) async fn watch(&mut self) -> String {
+        loop {
+            tokio::time::sleep(WATCH_EVERY).await;
+            for engine in &mut self.engines {
+                if engine.has_just_ended() {
+                    crate::output::note(&format!("plimsoll demo: {} on {} has ended", engine.name, engine.listening));
+                }
+            }
+            if let Some(gateway) = self.gateway.as_mut()
+                && gateway.has_just_ended()
+            {
+                return gateway.how_it_died().await;
+            }
+        }
     }
 
     /// What a person can do while the demo stays up.

@@ -25,6 +25,7 @@ pub(super) struct Process {
     /// What follows `listening on `.
     pub(super) listening: String,
     child: Child,
+    ended: bool,
     /// Closing it asks the child to end.
     stdin: Option<ChildStdin>,
     log: PathBuf,
@@ -54,7 +55,8 @@ impl Process {
             tokio::spawn(drain(stderr, log.clone(), Arc::clone(&last_lines), announce));
         }
         let stdin = child.stdin.take();
-        let mut process = Process { name: name.to_owned(), listening: String::new(), child, stdin, log, last_lines };
+        let mut process =
+            Process { name: name.to_owned(), listening: String::new(), child, ended: false, stdin, log, last_lines };
         process.listening = match tokio::time::timeout(START_LIMIT, announced).await {
             Ok(Ok(listening)) => listening,
             Ok(Err(_)) => return Err(Failure::failed(process.how_it_died().await)),
@@ -67,6 +69,13 @@ impl Process {
             }
         };
         Ok(process)
+    }
+
+    /// True once, after the process ended without being asked to.
+    pub(super) fn has_just_ended(&mut self) -> bool {
+        let ended = !self.ended && matches!(self.child.try_wait(), Ok(Some(_)));
+        self.ended |= ended;
+        ended
     }
 
     /// Completes when the process ends, with what to tell the user.
