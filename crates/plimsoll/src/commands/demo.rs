@@ -62,6 +62,9 @@ pub struct DemoArgs {
     /// How the gateway chooses an engine
     #[arg(long, value_name = "NAME", value_parser = PolicyName::ALL.map(PolicyName::as_str))]
     pub policy: Option<String>,
+    /// KV cache of each engine in tokens; a smaller one shows what evictions do to the hit rate [default: the engine's own]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub kv_tokens: Option<u32>,
     /// Most requests in flight; more wait in the client, outside the measured times
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub concurrency: u16,
@@ -122,7 +125,7 @@ async fn stay(fleet: &mut Fleet, signals: &mut signals::Signals) -> Result<(), F
 async fn work(args: &DemoArgs, source: Source, fleet: &mut Fleet) -> Result<Option<Failure>, Failure> {
     output::note(&format!("plimsoll demo: {}", source.title()));
     output::note(&format!("plimsoll demo: {}", source.scale_in_words()));
-    fleet.start(args.engines, args.policy.as_deref()).await?;
+    fleet.start(args).await?;
     let tally = Arc::new(Tally::new(source.calls(), fleet.engines())?);
     let drive = Drive::new(&source, fleet, args.concurrency, Arc::clone(&tally))?;
     let mut progress = progress::Progress::start(Arc::clone(&tally));

@@ -1,5 +1,6 @@
 //! The processes of the demo: engines, and a gateway before them.
 
+use super::DemoArgs;
 use super::client::Client;
 use super::process::Process;
 use crate::Failure;
@@ -70,32 +71,38 @@ impl Fleet {
         })
     }
 
-    /// Starts `count` engines and the gateway, and waits until it is ready for requests.
-    pub(super) async fn start(&mut self, count: u16, policy: Option<&str>) -> Result<(), Failure> {
+    /// Starts the engines and the gateway, and waits until it is ready for requests.
+    pub(super) async fn start(&mut self, args: &DemoArgs) -> Result<(), Failure> {
+        let count = args.engines;
         let begun = Instant::now();
         let folder = self.folder.clone();
         let mut starting = JoinSet::new();
-        for n in 1..=count {
+        for n in 0..count {
             let folder = folder.clone();
-            starting.spawn(async move {
-                let args = ["engine", "--listen", "127.0.0.1:0"].map(str::to_owned);
-                Process::start(&format!("engine {n}"), &args, &[], &folder).await
-            });
+            let mut engine_args: Vec<String> = ["engine", "--listen", "127.0.0.1:0"].map(str::to_owned).into();
+            if let Some(tokens) = args.kv_tokens {
+                engine_args.extend(["--kv-tokens".to_owned(), tokens.to_string()]);
+            }
+            starting
+                .spawn(async move { (n, Process::start(&format!("engine {n}"), &engine_args, &[], &folder).await) });
         }
+        // In order, so that an engine has the number here that the gateway gives it as id.
+        let mut started = BTreeMap::new();
         while let Some(engine) = starting.join_next().await {
-            self.engines.push(engine.map_err(Failure::failed)??);
+            let (n, engine) = engine.map_err(Failure::failed)?;
+            started.insert(n, engine?);
         }
-        self.engines.sort_by(|a, b| a.name.cmp(&b.name));
-        let mut args: Vec<String> =
+        self.engines = started.into_values().collect();
+        let mut serve_args: Vec<String> =
             ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"].map(str::to_owned).into();
         for engine in &self.engines {
-            args.extend(["--engine".to_owned(), engine.listening.clone()]);
+            serve_args.extend(["--engine".to_owned(), engine.listening.clone()]);
         }
-        if let Some(policy) = policy {
-            args.extend(["--policy".to_owned(), policy.to_owned()]);
+        if let Some(policy) = &args.policy {
+            serve_args.extend(["--policy".to_owned(), policy.clone()]);
         }
         let env = [("PLIMSOLL_ADMIN__TOKEN", self.admin_token.as_str())];
-        let gateway = Process::start("gateway", &args, &env, &self.folder).await?;
+        let gateway = Process::start("gateway", &serve_args, &env, &self.folder).await?;
         let (data, admin) = addresses(&gateway.listening).ok_or_else(|| {
             Failure::failed(format!("the gateway's first line was not understood: {}", gateway.listening))
         })?;
