@@ -13,7 +13,8 @@ const EVENT_US: f64 = 6.5;
 const ADDED_TTFT_MS: f64 = 0.3;
 const RSS_REST_MIB: f64 = 25.0;
 const READY_MS: f64 = 100.0;
-const STALLED_MIB: f64 = 2.0;
+/// Two for each of the four.
+const STALLED_MIB: f64 = 8.0;
 
 const MIB: f64 = 1024.0 * 1024.0;
 
