@@ -58,7 +58,7 @@ impl Plan {
     pub fn tls(mut self, cert: &Path, key: &Path) -> Plan {
         self.tls = true;
         let (cert, key) = (cert.display(), key.display());
-        self.set("gateway.tls.cert_file", format!("\"{cert}\"")).set("gateway.tls.key_file", format!("\"{key}\""))
+        self.set("gateway.tls.cert_file", cert).set("gateway.tls.key_file", key)
     }
 
     /// Wait for so many healthy engines instead of all.

@@ -2,7 +2,7 @@
 
 use crate::{CHAT, body, fake};
 use plimsoll_end_to_end::client::ask;
-use plimsoll_end_to_end::{PATIENCE, Plan};
+use plimsoll_end_to_end::{PATIENCE, Plan, eventually};
 use plimsoll_fakes::Dialect;
 use serde_json::{Value, json};
 
@@ -63,12 +63,19 @@ async fn engines_are_added_drained_and_removed() {
 async fn the_log_level_changes_while_running() {
     let engine = fake(Dialect::Vllm).await;
     let gateway = Plan::with([engine.url()]).start().await;
-    let set = gateway.admin("PUT", "/admin/log", &json!({"filter": "debug"})).await;
-    assert_eq!(set.status(), 200, "{}", set.text());
+    let filter = async |filter: &str| gateway.admin("PUT", "/admin/log", &json!({"filter": filter})).await;
+    let drain = async || gateway.admin("POST", "/admin/engines/0/drain", &json!({})).await.status();
+    let lines = || gateway.process.output().matches("drain set").count();
+    assert_eq!(filter("error").await.status(), 200);
+    assert_eq!((drain().await, lines()), (200, 0), "hidden");
+    assert_eq!(filter("debug").await.status(), 200);
+    assert_eq!(drain().await, 200);
+    eventually("the line to show", PATIENCE, async || if lines() == 1 { Ok(()) } else { Err(lines()) }).await;
+    let undrained = gateway.admin("DELETE", "/admin/engines/0/drain", &Value::Null).await;
+    assert_eq!(undrained.status(), 200);
     gateway.post(CHAT, &json!({"model": "tiny", "messages": [{"role": "user", "content": "top-secret-prompt"}]})).await;
-    let wrong = gateway.admin("PUT", "/admin/log", &json!({"filter": "plimsoll==="})).await;
+    let wrong = filter("plimsoll===").await;
     assert_eq!(wrong.status(), 400, "{}", wrong.text());
-    assert!(gateway.process.output().contains("DEBUG"), "debug lines appear");
     assert!(!gateway.process.output().contains("top-secret-prompt"), "no prompt text, not even in debug");
     gateway.finish().await;
 }

@@ -96,24 +96,50 @@ async fn openai_servers_see_it_too() {
     at_every_stage(Dialect::Openai, &[CHAT]).await;
 }
 
-/// The engine's accept queue is full, so the gateway hangs in its connect when the client leaves.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn during_connect_the_charge_is_given_back() {
+/// Stands before an engine and can stop accepting while its address stays open: connects then hang in the kernel.
+async fn door(engine: &FakeEngine) -> (std::net::SocketAddr, tokio::sync::oneshot::Sender<()>) {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();
-    let addr = listener.local_addr().unwrap();
+    let (addr, behind) = (listener.local_addr().unwrap(), engine.addr());
+    let (close, mut closed) = tokio::sync::oneshot::channel::<()>();
+    tokio::spawn(async move {
+        let mut passing = tokio::task::JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => {
+                    let (mut outer, _) = accepted.unwrap();
+                    passing.spawn(async move {
+                        let mut inner = tokio::net::TcpStream::connect(behind).await.unwrap();
+                        let _ = tokio::io::copy_bidirectional(&mut outer, &mut inner).await;
+                    });
+                }
+                _ = &mut closed => break,
+            }
+        }
+        passing.shutdown().await;
+        let _listening = listener;
+        std::future::pending::<()>().await;
+    });
+    (addr, close)
+}
+
+/// The engine's accept queue is full, so the gateway hangs in its connect when the client leaves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn during_connect_the_charge_is_given_back() {
+    let engine = fake(Dialect::Vllm).await;
+    let (addr, close) = door(&engine).await;
+    let gateway = Plan::with([format!("http://{addr}")])
+        .set("upstream.connect_timeout_ms", 25_000)
+        .set("health.probe_failures", 1_000)
+        .start()
+        .await;
+    close.send(()).unwrap();
+    let connect = || tokio::time::timeout(Duration::from_millis(300), tokio::net::TcpStream::connect(addr));
     let mut filling = Vec::new();
-    while let Ok(Ok(stream)) =
-        tokio::time::timeout(Duration::from_millis(300), tokio::net::TcpStream::connect(addr)).await
-    {
+    while let Ok(Ok(stream)) = connect().await {
         filling.push(stream);
     }
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("plimsoll.toml");
-    std::fs::write(&file, format!("[[engines]]\nurl = \"http://{addr}\"\nkind = \"vllm\"\nmodels = [\"tiny\"]\n"))
-        .unwrap();
-    let gateway = Plan::default().config(&file, 1).wait_for(0).set("upstream.connect_timeout_ms", 25_000).start().await;
     let mut connection = Connection::open(gateway.addr).await;
     connection.post(CHAT, &[], &body(CHAT, true, 10).to_string()).await;
     eventually("the request to be charged", PATIENCE, || async {
@@ -125,10 +151,10 @@ async fn during_connect_the_charge_is_given_back() {
     let start = Instant::now();
     gateway.settled().await;
     assert!(start.elapsed() < Duration::from_secs(3), "settled after {:?}", start.elapsed());
+    assert_eq!(engine.snapshot().generations, 0);
     gateway.finish().await;
 }
 
-/// A client that is done sending (half close) is still there: it waits for its answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_leave_at_once_and_nothing_stays() {
     let engine = fake(Dialect::Sglang).await;

@@ -25,7 +25,7 @@ fn request(gateway: &Gateway, stream: bool, tokens: u64) -> http::Request<Full<B
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_streams_share_one_connection() {
-    let engine = paced(Dialect::Vllm, 50, 2).await;
+    let engine = paced(Dialect::Vllm, 2_000, 2).await;
     let gateway = Plan::with([engine.url()]).start().await;
     let sender = open(&gateway).await;
     let mut streams = tokio::task::JoinSet::new();

@@ -14,6 +14,7 @@ async fn a_connection_that_the_engine_closed_is_replaced() {
         let gateway = Plan::with([engine.url()])
             .set("upstream.idle_timeout_ms", 60_000)
             .set("health.probe_interval_ms", 60_000)
+            .set("health.report_stale_ms", 120_000)
             .start()
             .await;
         for round in 1..=3 {
@@ -32,7 +33,11 @@ async fn a_connection_that_closes_under_the_request_is_replaced_without_running_
     for (dialect, route) in [(Dialect::Vllm, CHAT), (Dialect::Sglang, GENERATE)] {
         let engine = fake(dialect).await;
         engine.control(Control { close_on_reuse: Some(true), reset_counters: true, ..Control::default() });
-        let gateway = Plan::with([engine.url()]).set("health.probe_interval_ms", 60_000).start().await;
+        let gateway = Plan::with([engine.url()])
+            .set("health.probe_interval_ms", 60_000)
+            .set("health.report_stale_ms", 120_000)
+            .start()
+            .await;
         for round in 1..=20 {
             let answer = gateway.post(route, &body(route, round % 2 == 0, 2)).await;
             assert_eq!(answer.status(), 200, "{dialect:?} round {round}: {}", answer.text());
@@ -52,6 +57,7 @@ async fn idle_connections_are_dropped_before_the_engine_would() {
     let gateway = Plan::with([engine.url()])
         .set("upstream.idle_timeout_ms", 500)
         .set("health.probe_interval_ms", 60_000)
+        .set("health.report_stale_ms", 120_000)
         .start()
         .await;
     assert_eq!(gateway.post(CHAT, &body(CHAT, false, 2)).await.status(), 200);

@@ -64,8 +64,11 @@ async fn a_burst_between_two_polls_does_not_herd() {
                 engine.control(Control { missing_paths: Some(paths), ..Control::default() });
             }
         }
-        let gateway =
-            Plan::with(engines.iter().map(FakeEngine::url)).set("health.probe_interval_ms", 5_000).start().await;
+        let gateway = Plan::with(engines.iter().map(FakeEngine::url))
+            .set("health.probe_interval_ms", 5_000)
+            .set("health.report_stale_ms", 120_000)
+            .start()
+            .await;
         let asks = (0..64)
             .map(|n| json!({"model": "tiny", "stream": n % 2 == 0, "max_tokens": 1, "prompt": format!("{n} hello")}));
         let mut connections = burst(&gateway, COMPLETIONS, asks.collect()).await;
