@@ -63,11 +63,13 @@ pub(crate) enum Again {
 
 /// Runs attempts until there is something to send or nothing more to try.
 pub async fn begin(mut flow: Flow) -> (Flow, Result<Begun, ApiError>) {
+    let mut last: Option<Failure> = None;
     loop {
         let attempt = match place(&mut flow) {
             Ok(attempt) => attempt,
             Err(failure) => {
-                let error = flow.fail(failure);
+                // What an engine said tells more than that nobody else is left.
+                let error = flow.fail(last.unwrap_or(failure));
                 return (flow, Err(error));
             }
         };
@@ -86,6 +88,7 @@ pub async fn begin(mut flow: Flow) -> (Flow, Result<Begun, ApiError>) {
                     let error = flow.fail(miss.failure);
                     return (flow, Err(error));
                 }
+                last = Some(miss.failure);
             }
         }
     }

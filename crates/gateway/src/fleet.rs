@@ -4,7 +4,7 @@
 //! with sockets. Readers take an immutable snapshot.
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use plimsoll_core::{InstanceId, Nanos};
+use plimsoll_core::{EngineKind, InstanceId, Nanos};
 use plimsoll_load::HealthState;
 use plimsoll_pools::capability::Capability;
 use plimsoll_pools::http::Endpoint;
@@ -50,6 +50,13 @@ impl EngineHandle {
             last_progress: AtomicU64::new(0),
             stop: watch::channel(false).0,
         }
+    }
+
+    /// As found by probing, else as configured.
+    #[must_use]
+    pub fn kind(&self) -> EngineKind {
+        let found = self.capability.load().as_ref().map(|c| c.kind);
+        found.or(self.settings.kind).unwrap_or(EngineKind::Openai)
     }
 
     /// A receiver that wakes when the engine's health changes.

@@ -45,7 +45,8 @@ fn named_by_connection(headers: &HeaderMap, name: &HeaderName) -> bool {
 /// The client's headers as the engine shall see them. `strip_credentials` where the client's key was meant for us.
 #[must_use]
 pub fn towards_engine(client: &HeaderMap, strip_credentials: bool) -> HeaderMap {
-    let names_more = client.get_all(CONNECTION).iter().any(|v| v.len() > "keep-alive".len());
+    // Nearly every request says `keep-alive` or nothing; only others are worth splitting.
+    let names_more = client.get_all(CONNECTION).iter().any(|v| v != "keep-alive" && v != "close");
     let mut out = HeaderMap::with_capacity(client.len() + 4);
     for (name, value) in client {
         let ours = strip_credentials && (*name == AUTHORIZATION || *name == API_KEY);

@@ -10,7 +10,7 @@ use plimsoll_protocol::request::{Api, Splice};
 
 /// Builds it for one attempt. Copies no byte of the body.
 pub(crate) fn outbound(flow: &Flow, attempt: &Attempt) -> Request<OutBody> {
-    let kind = attempt.engine.capability.load().as_ref().map_or(EngineKind::Openai, |c| c.kind);
+    let kind = attempt.engine.kind();
     // SGLang knows a request by `rid`, on its own route and on OpenAI's alike; embeddings are not worth aborting.
     let body = if kind == EngineKind::Sglang && flow.route.api != Api::Embeddings {
         let splice = Splice::with_rid(&flow.body, &flow.facts, &attempt.rid);

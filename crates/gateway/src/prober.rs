@@ -135,7 +135,8 @@ pub fn first_spec(settings: &plimsoll_settings::Engine) -> InstanceSpec {
         kind: settings.kind.unwrap_or(EngineKind::Openai),
         ranks: 1,
         capacity_kv_tokens: settings.capacity_kv_tokens,
-        ready: false,
+        // With its models named it can be tried as a last resort before it has answered a probe.
+        ready: !settings.models.is_empty(),
     }
 }
 

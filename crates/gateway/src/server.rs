@@ -140,8 +140,7 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(millis(limits.header_timeout_ms))
         .max_buf_size((HARD_LIMIT_FACTOR * limits.header_bytes).max(CONNECTION_BUFFER_BYTES))
-        .max_headers(HARD_LIMIT_FACTOR * limits.header_count)
-        .pipeline_flush(true);
+        .max_headers(HARD_LIMIT_FACTOR * limits.header_count);
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -17,7 +17,7 @@ pub struct RoundRobin {
 }
 
 impl Placement for RoundRobin {
-    fn place(&mut self, _now: Nanos, view: &View<'_>, _ask: &Ask<'_>) -> Option<Choice> {
+    fn place(&mut self, _now: Nanos, view: &View<'_>, ask: &Ask<'_>) -> Option<Choice> {
         let last = self.last.get(view.model).copied();
         let smallest = |above: Option<Target>| {
             view.candidates
@@ -28,7 +28,10 @@ impl Placement for RoundRobin {
                 .map(|(index, c)| (index, c.target))
         };
         let (index, target) = smallest(last).or_else(|| smallest(None))?;
-        if let Some(cursor) = self.last.get_mut(view.model) {
+        if ask.attempt > 0 {
+            // A second try takes whoever is next and costs nobody a turn; else a failing target's turn would come
+            // again right after it.
+        } else if let Some(cursor) = self.last.get_mut(view.model) {
             *cursor = target;
         } else {
             if self.last.len() >= MAX_MODELS {
