@@ -398,7 +398,9 @@ async fn whole(flow: &mut Flow, mut attempt: Attempt, mut exchange: Exchange) ->
         attempt.first_token();
         return Ok(Begun::Unchecked { attempt, exchange });
     }
-    let collected = match guarded(flow, &mut attempt, None, exchange.collect(limit)).await {
+    // The head of a whole answer comes with the answer: what follows it may not stop for longer than a stream may.
+    let idle = flow.idle_timeout();
+    let collected = match guarded(flow, &mut attempt, Some(idle), exchange.collect(limit)).await {
         Ok(collected) => collected,
         Err(miss) => return Err((attempt, miss)),
     };

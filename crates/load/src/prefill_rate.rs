@@ -43,13 +43,7 @@ impl PrefillRate {
 
     /// A request waited `elapsed` while `others_tokens` (as charged) and its own `uncached_tokens` of `charged_tokens`
     /// were prefilled.
-    pub(crate) fn observe(
-        &mut self,
-        elapsed: Nanos,
-        others_tokens: u64,
-        charged_tokens: u64,
-        uncached_tokens: u64,
-    ) {
+    pub(crate) fn observe(&mut self, elapsed: Nanos, others_tokens: u64, charged_tokens: u64, uncached_tokens: u64) {
         if elapsed == Nanos::ZERO {
             return;
         }

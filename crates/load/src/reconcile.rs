@@ -5,6 +5,10 @@
 //! it that exceeds our own ledger at that moment is load of others (other gateways, direct clients), believed fully
 //! when fresh and linearly less until `report_stale`; then the ledger alone speaks. A field the engine does not give is
 //! unknown and adds nothing.
+//!
+//! An engine samples itself before we read it. Requests of ours that end in between are in the sample and no longer in
+//! the ledger, and would pass for load of others. So only what *two reports in a row* show counts: a phantom is gone by
+//! the next one, other clients are not.
 
 #[cfg(test)]
 mod tests;
@@ -18,6 +22,18 @@ pub struct Foreign {
     pub requests: f64,
     pub prefill_tokens: f64,
     pub kv_tokens: f64,
+}
+
+impl Foreign {
+    const NONE: Foreign = Foreign { requests: 0.0, prefill_tokens: 0.0, kv_tokens: 0.0 };
+
+    fn least(&self, other: &Foreign) -> Foreign {
+        Foreign {
+            requests: self.requests.min(other.requests),
+            prefill_tokens: self.prefill_tokens.min(other.prefill_tokens),
+            kv_tokens: self.kv_tokens.min(other.kv_tokens),
+        }
+    }
 }
 
 /// Which fields of [`Foreign`] the engine gave.
@@ -34,8 +50,10 @@ pub(crate) struct Reported {
     received: Option<Nanos>,
     /// The same for [`Reported::foreign`].
     received_ns: f64,
-    /// Zero where not known: nothing is added then.
+    /// Zero where not known: nothing is added then. The lesser of `latest` and the one before.
     beyond: Foreign,
+    /// What the newest report shows beyond the ledger.
+    latest: Foreign,
     known: Known,
     /// Kept from the newest report that named it: a capacity does not age.
     capacity_kv_tokens: Option<u64>,
@@ -45,7 +63,8 @@ impl Reported {
     pub(crate) const NONE: Reported = Reported {
         received: None,
         received_ns: 0.0,
-        beyond: Foreign { requests: 0.0, prefill_tokens: 0.0, kv_tokens: 0.0 },
+        beyond: Foreign::NONE,
+        latest: Foreign::NONE,
         known: Known { requests: false, prefill_tokens: false, kv_tokens: false },
         capacity_kv_tokens: None,
     };
@@ -63,11 +82,13 @@ impl Reported {
         };
         self.received = Some(received);
         self.received_ns = received.0 as f64;
-        self.beyond = Foreign {
+        let latest = Foreign {
             requests: beyond(requests, u64::from(own.requests)),
             prefill_tokens: beyond(report.waiting_uncached_tokens, own.uncached_prefill_tokens),
             kv_tokens: beyond(report.used_kv_tokens, own.reserved_kv_tokens),
         };
+        self.beyond = latest.least(&self.latest);
+        self.latest = latest;
         self.known = Known {
             requests: requests.is_some(),
             prefill_tokens: report.waiting_uncached_tokens.is_some(),

@@ -24,13 +24,17 @@ fn only_what_exceeds_the_ledger_is_foreign() {
     let own = Counters { requests: 2, uncached_prefill_tokens: 400, reserved_kv_tokens: 9_000 };
     let mut reported = Reported::NONE;
     reported.take(&report(0), &own, Nanos::ZERO);
+    assert_eq!(foreign_at(&reported, 0), Foreign::default(), "one report may show requests of ours that just ended");
+    reported.take(&report(0), &own, Nanos::ZERO);
     assert_eq!(foreign_at(&reported, 0), Foreign { requests: 5.0, prefill_tokens: 600.0, kv_tokens: 0.0 });
 }
 
 #[test]
 fn trust_falls_linearly_to_nothing() {
     let mut reported = Reported::NONE;
-    reported.take(&report(1_000), &Counters::default(), Nanos::from_millis(1_000));
+    for at in [999, 1_000] {
+        reported.take(&report(at), &Counters::default(), Nanos::from_millis(at));
+    }
     for (at, prefill_tokens) in [(1_000, 1_000.0), (1_500, 750.0), (2_000, 500.0), (3_000, 0.0), (90_000, 0.0)] {
         assert!((foreign_at(&reported, at).prefill_tokens - prefill_tokens).abs() < 1e-6, "{at} ms");
     }
@@ -48,6 +52,17 @@ fn missing_fields_are_unknown_and_do_not_keep_their_old_value() {
     assert_eq!(foreign_at(&reported, 1), Foreign { requests: 1.0, prefill_tokens: 0.0, kv_tokens: 0.0 });
     let requests_only = Known { requests: true, ..Known::default() };
     assert_eq!(reported.known(Nanos::from_millis(1), STALE), requests_only);
+}
+
+/// Found by a burst test against vLLM's form: the sample held requests that had ended when it was read.
+#[test]
+fn a_phantom_is_gone_by_the_next_report() {
+    let mut reported = Reported::NONE;
+    let (busy, idle) = (Counters { requests: 7, ..Counters::default() }, Counters::default());
+    for (at, own) in [(0, &busy), (500, &idle), (1_000, &busy)] {
+        reported.take(&report(at), own, Nanos::from_millis(at));
+        assert!(foreign_at(&reported, at).requests.abs() < 1e-9, "at {at} ms");
+    }
 }
 
 #[test]
