@@ -3,7 +3,7 @@
 use crate::api_error::ApiError;
 use crate::begin::{Begun, begin};
 use crate::body::GatewayBody;
-use crate::flow::{Accepted, Flow, Route};
+use crate::flow::{Flow, Progress, Route};
 use crate::headers::{self, ENGINE, MODEL, REQUEST_ID, TRACEPARENT};
 use crate::listing;
 use crate::read_body::read_body;
@@ -148,7 +148,7 @@ async fn generation(
     });
     let stream = facts.stream;
     let keep_alive = Duration::from_millis(settings.streams.keep_alive_ms);
-    let flow = Flow::new(Accepted {
+    let flow = Flow {
         shared: shared.clone(),
         deadline: tokio::time::Instant::now() + Duration::from_millis(deadline_ms),
         target: head.uri.path_and_query().map_or(route.path, |t| t.as_str()).to_owned(),
@@ -167,7 +167,8 @@ async fn generation(
         started_wall,
         trace,
         record,
-    });
+        progress: Progress::default(),
+    };
     Ok(answer(flow, stream, keep_alive).await)
 }
 

@@ -83,7 +83,7 @@ pub async fn begin(mut flow: Flow) -> (Flow, Result<Begun, ApiError>) {
                 } else {
                     attempt.end(miss.end, why);
                 }
-                flow.tried.push(engine);
+                flow.progress.tried.push(engine);
                 if !may_repeat(&flow, miss.again) {
                     let error = flow.fail(miss.failure);
                     return (flow, Err(error));
@@ -102,11 +102,11 @@ fn may_repeat(flow: &Flow, again: Again) -> bool {
     };
     let why = match again {
         Again::No => return false,
-        _ if u32::from(flow.attempts) >= flow.settings.retry.max_attempts => return denied("max_attempts"),
+        _ if u32::from(flow.progress.attempts) >= flow.settings.retry.max_attempts => return denied("max_attempts"),
         Again::Free(why) => why,
         Again::IfRoom => {
             let (model, now) = (flow.model.as_deref(), flow.shared.now());
-            if flow.shared.with_scheduler(|s| s.all_refusing(model, now, &flow.tried)) {
+            if flow.shared.with_scheduler(|s| s.all_refusing(model, now, &flow.progress.tried)) {
                 return denied("all_refusing");
             }
             if !flow.shared.retry_budget.lock().try_retry() {
@@ -134,13 +134,13 @@ fn place(flow: &mut Flow) -> Result<Attempt, Failure> {
     let clock = std::time::Instant::now();
     let ask = Ask {
         request: flow.id,
-        attempt: flow.attempts,
+        attempt: flow.progress.attempts,
         leg: 0,
         role: LegRole::Unified,
         model: flow.model.as_deref(),
         kinds,
         charge: flow.charge,
-        exclude: &flow.tried,
+        exclude: &flow.progress.tried,
     };
     let placed = flow.shared.with_scheduler(|s| s.place(flow.shared.now(), &ask));
     let took = clock.elapsed();
@@ -151,7 +151,7 @@ fn place(flow: &mut Flow) -> Result<Attempt, Failure> {
         flow.shared.settle(placed.ticket, AttemptEnd::Cancelled);
         return Err(no_capacity(flow, "the chosen engine has just been removed"));
     };
-    flow.attempts += 1;
+    flow.progress.attempts += 1;
     let rid = new_rid();
     let index = {
         let mut record = flow.record.lock();
@@ -432,8 +432,8 @@ async fn whole(flow: &mut Flow, mut attempt: Attempt, mut exchange: Exchange) ->
         let miss = upstream_error_miss(flow, abort.status_code, &abort.message, true);
         return Err((attempt, miss));
     }
-    flow.output.piece(std::time::Instant::now());
-    flow.output.usage = facts.usage;
+    flow.progress.output.piece(std::time::Instant::now());
+    flow.progress.output.usage = facts.usage;
     // No first token is noted: when it came inside this answer is not known, and would be taken for prefill time.
     attempt.complete(facts.usage);
     flow.end(Outcome::Completed, exchange.status.as_u16(), None);

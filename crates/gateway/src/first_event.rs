@@ -55,7 +55,7 @@ pub(crate) async fn first_event(
             }
         };
         attempt.moved(flow.shared.now());
-        let fed = watch.feed(&frame, &mut flow.output);
+        let fed = watch.feed(&frame, &mut flow.progress.output);
         match fed.verdict {
             Verdict::Fine => {}
             Verdict::Error { status, message } => {

@@ -60,6 +60,12 @@ pub struct Flow {
     pub deadline: tokio::time::Instant,
     pub trace: TraceContext,
     pub record: RecordCell,
+    pub progress: Progress,
+}
+
+/// How far a request has come.
+#[derive(Debug, Default)]
+pub struct Progress {
     /// Engines that failed it.
     pub tried: Vec<InstanceId>,
     pub attempts: u8,
@@ -90,77 +96,7 @@ impl Output {
     }
 }
 
-/// The parts of a [`Flow`] that its acceptance has worked out.
-pub struct Accepted {
-    pub shared: Arc<Shared>,
-    pub settings: Arc<Settings>,
-    pub id: RequestId,
-    pub route: Route,
-    pub target: String,
-    pub facts: RequestFacts,
-    pub model: Option<String>,
-    pub body: Bytes,
-    pub hold: BodyHold,
-    pub headers: HeaderMap,
-    pub tenant: Arc<str>,
-    pub class: Class,
-    pub charge: Charge,
-    pub started: Instant,
-    pub started_wall: SystemTime,
-    pub deadline: tokio::time::Instant,
-    pub trace: TraceContext,
-    pub record: RecordCell,
-}
-
 impl Flow {
-    #[must_use]
-    pub fn new(accepted: Accepted) -> Self {
-        let Accepted {
-            shared,
-            settings,
-            id,
-            route,
-            target,
-            facts,
-            model,
-            body,
-            hold,
-            headers,
-            tenant,
-            class,
-            charge,
-            started,
-            started_wall,
-            deadline,
-            trace,
-            record,
-        } = accepted;
-        Flow {
-            shared,
-            settings,
-            id,
-            route,
-            target,
-            facts,
-            model,
-            body,
-            hold,
-            headers,
-            tenant,
-            class,
-            charge,
-            started,
-            started_wall,
-            deadline,
-            trace,
-            record,
-            tried: Vec::new(),
-            attempts: 0,
-            output: Output::default(),
-            ended: false,
-        }
-    }
-
     /// Longest silence of an engine inside this request's stream.
     #[must_use]
     pub fn idle_timeout(&self) -> Duration {
@@ -181,14 +117,15 @@ impl Flow {
 
     /// The request's end, for record, metrics and trace. Only the first call counts.
     pub fn end(&mut self, outcome: Outcome, status: u16, error: Option<ErrorCode>) {
-        if std::mem::replace(&mut self.ended, true) {
+        if std::mem::replace(&mut self.progress.ended, true) {
             return;
         }
         let now = Instant::now();
         let total = now.saturating_duration_since(self.started);
-        let ttft = self.output.first.filter(|_| self.facts.stream).map(|f| f.saturating_duration_since(self.started));
-        let gap = (self.output.pieces > 1).then_some(self.output.longest_gap);
-        let usage = self.output.usage;
+        let ttft =
+            self.progress.output.first.filter(|_| self.facts.stream).map(|f| f.saturating_duration_since(self.started));
+        let gap = (self.progress.output.pieces > 1).then_some(self.progress.output.longest_gap);
+        let usage = self.progress.output.usage;
         let output_tokens = usage.map(|u| u.completion_tokens);
         if let Some(usage) = usage {
             self.shared.token_estimate.learn(self.facts.prompt, usage.prompt_tokens);
@@ -230,8 +167,8 @@ impl Flow {
 
     /// Mean time per output token after the first; counted in tokens where the engine reports them, else in pieces.
     fn tpot_s(&self, output_tokens: Option<u64>) -> Option<f64> {
-        let (first, last) = (self.output.first?, self.output.last?);
-        let tokens = output_tokens.unwrap_or(self.output.pieces);
+        let (first, last) = (self.progress.output.first?, self.progress.output.last?);
+        let tokens = output_tokens.unwrap_or(self.progress.output.pieces);
         (self.facts.stream && tokens > 1)
             .then(|| last.saturating_duration_since(first).as_secs_f64() / (tokens - 1) as f64)
     }
@@ -243,10 +180,10 @@ impl Flow {
             ("plimsoll.request.id", self.id.to_string()),
             ("plimsoll.class", self.class.to_string()),
             ("plimsoll.tenant", self.tenant.to_string()),
-            ("plimsoll.attempts", self.attempts.to_string()),
+            ("plimsoll.attempts", self.progress.attempts.to_string()),
             ("plimsoll.outcome", outcome.to_string()),
         ];
-        if let Some(usage) = self.output.usage {
+        if let Some(usage) = self.progress.output.usage {
             attributes.push(("gen_ai.usage.input_tokens", usage.prompt_tokens.to_string()));
             attributes.push(("gen_ai.usage.output_tokens", usage.completion_tokens.to_string()));
         }

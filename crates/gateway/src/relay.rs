@@ -104,7 +104,7 @@ impl Relay {
         if let Some(attempt) = &self.attempt {
             attempt.moved(self.flow.shared.now());
         }
-        let fed = self.watch.feed(frame, &mut self.flow.output);
+        let fed = self.watch.feed(frame, &mut self.flow.progress.output);
         let (end, failure) = match fed.verdict {
             Verdict::Fine => return Some(fed.events),
             Verdict::Error { status, message } => {
@@ -127,7 +127,7 @@ impl Relay {
         if self.watch.is_complete() {
             self.over = true;
             if let Some(attempt) = self.attempt.take() {
-                attempt.complete(self.flow.output.usage);
+                attempt.complete(self.flow.progress.output.usage);
             }
             self.flow.end(Outcome::Completed, 200, None);
             // A complete stream whose end mark got lost is given one: clients wait for it.
@@ -218,7 +218,7 @@ fn failure(outcome: Outcome, code: ErrorCode, message: String) -> Failure {
 
 /// A large non-streaming answer, passed on unchecked.
 pub fn pass(mut flow: Flow, attempt: Attempt, exchange: Exchange) -> impl Stream<Item = Bytes> + Send {
-    flow.output.piece(std::time::Instant::now());
+    flow.progress.output.piece(std::time::Instant::now());
     let state = Box::new((flow, Some(attempt), exchange));
     futures_util::stream::unfold(state, |mut state| async move {
         let (flow, attempt, exchange) = &mut *state;
