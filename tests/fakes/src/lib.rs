@@ -16,6 +16,7 @@ pub mod behaviour;
 pub mod fault;
 pub mod snapshot;
 
+mod answer;
 mod ask;
 mod connection;
 mod control;

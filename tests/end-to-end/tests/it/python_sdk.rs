@@ -52,7 +52,8 @@ async fn the_sdk_sees_an_openai_server() {
         let gateway = Plan::default().config(&file, 1).start().await;
         drive(&python, &gateway, "tiny", ["sk-good", "sk-bad"]).await;
         let seen = until(&engine, "the cancelled stream to stop", |seen| seen.in_flight == 0).await;
-        assert_eq!(seen.clients_lost + seen.aborted_by_rid, 1, "{seen:?}");
+        // SGLang is told by rid and then sees the connection close as well.
+        assert_eq!(seen.clients_lost.max(seen.aborted_by_rid), 1, "{seen:?}");
         assert_eq!(gateway.record("sdk-cancel").await["outcome"], "cancelled");
         gateway.finish().await;
     }

