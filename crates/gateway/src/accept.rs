@@ -178,11 +178,11 @@ type Beginning = Pin<Box<dyn Future<Output = (Flow, Result<Begun, ApiError>)> + 
 /// from then on comments keep the connection, and an error becomes an event. Other engines can still be tried, since
 /// a comment is no answer.
 async fn answer(flow: Flow, stream: bool, keep_alive: Duration) -> Response<GatewayBody> {
-    let mut beginning: Beginning = Box::pin(begin(flow));
     if !stream {
-        let (flow, begun) = beginning.await;
+        let (flow, begun) = begin(flow).await;
         return respond(flow, begun);
     }
+    let mut beginning: Beginning = Box::pin(begin(flow));
     match tokio::time::timeout(keep_alive, &mut beginning).await {
         Ok((flow, begun)) => respond(flow, begun),
         Err(_) => {

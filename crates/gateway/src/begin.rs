@@ -145,7 +145,7 @@ fn place(flow: &mut Flow) -> Result<Attempt, Failure> {
     let placed = flow.shared.with_scheduler(|s| s.place(flow.shared.now(), &ask));
     let took = clock.elapsed();
     flow.shared.metrics.placement_seconds.observe(took.as_secs_f64());
-    let placed = placed.map_err(|error| refuse(flow, &error))?;
+    let mut placed = placed.map_err(|error| refuse(flow, &error))?;
     let Some(engine) = flow.shared.fleet.get(placed.target.instance) else {
         // Removed between the choice and here.
         flow.shared.settle(placed.ticket, AttemptEnd::Cancelled);
@@ -161,7 +161,7 @@ fn place(flow: &mut Flow) -> Result<Attempt, Failure> {
             rank: placed.target.rank,
             policy_reason: placed.reason.to_string(),
             expected_wait_ms: placed.expected_wait.map(Nanos::as_millis_f64),
-            candidates: placed.candidates.clone(),
+            candidates: std::mem::take(&mut placed.candidates),
             considered: placed.considered,
             panic: placed.panic,
             half_open: placed.half_open,

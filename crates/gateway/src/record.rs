@@ -120,7 +120,9 @@ impl Decisions {
                 ring.by_id.remove(&old_request_id);
             }
         }
-        ring.by_id.insert(request_id.clone(), cell.clone());
+        if request_id != id {
+            ring.by_id.insert(request_id.clone(), cell.clone());
+        }
         ring.by_id.insert(id.clone(), cell.clone());
         ring.order.push_back((id, request_id));
         cell

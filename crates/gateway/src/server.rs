@@ -5,9 +5,9 @@ use crate::clock::millis;
 use crate::stall_guard::StallGuard;
 use crate::state::Shared;
 use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use plimsoll_settings::Settings;
 use std::convert::Infallible;
@@ -24,6 +24,9 @@ const H2_STREAMS: u32 = 1_024;
 /// The connection itself refuses heads past this multiple of the limits, with a bare status; up to it the answer is an
 /// error object.
 const HARD_LIMIT_FACTOR: usize = 2;
+
+/// Headers hyper reads without being told otherwise, and without an allocation for them.
+const HYPER_HEADERS: usize = 100;
 
 /// Bytes hyper may hold per connection for reading heads and writing answers, at least.
 const CONNECTION_BUFFER_BYTES: usize = 64 << 10;
@@ -116,45 +119,79 @@ async fn connection(
         return;
     }
     let stall = millis(settings.streams.client_stall_timeout_ms);
+    let patience = millis(settings.limits.header_timeout_ms);
     match acceptor {
-        None => http(shared, settings, StallGuard::new(stream, stall), watcher).await,
-        Some(acceptor) => {
-            let limit = millis(settings.limits.header_timeout_ms);
-            match tokio::time::timeout(limit, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => http(shared, settings, StallGuard::new(stream, stall), watcher).await,
-                Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
-                Err(_) => tracing::debug!("TLS handshake took too long"),
+        None => match tokio::time::timeout(patience, speaks_h2(&stream)).await {
+            Ok(Ok(h2)) => http(shared, settings, StallGuard::new(stream, stall), h2, watcher).await,
+            Ok(Err(error)) => tracing::debug!(%error, "connection gone before its first request"),
+            Err(_) => tracing::debug!("connection without a request is closed"),
+        },
+        Some(acceptor) => match tokio::time::timeout(patience, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => {
+                let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                http(shared, settings, StallGuard::new(stream, stall), h2, watcher).await;
             }
-        }
+            Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+            Err(_) => tracing::debug!("TLS handshake took too long"),
+        },
     }
 }
 
-async fn http<S>(shared: &Arc<Shared>, settings: &Settings, stream: S, watcher: Watcher)
+/// First bytes of an h2 connection with prior knowledge (RFC 9113, 3.4).
+const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Whether the client opens with HTTP/2's preface. Looks without taking, so that hyper sees every byte. A ready-made
+/// detector waits for these bytes without a limit; here the caller's time-out closes a silent connection.
+async fn speaks_h2(stream: &TcpStream) -> std::io::Result<bool> {
+    let mut seen = [0u8; H2_PREFACE.len()];
+    loop {
+        let n = stream.peek(&mut seen).await?;
+        if n == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        if seen[..n] != H2_PREFACE[..n] {
+            return Ok(false);
+        }
+        if n == H2_PREFACE.len() {
+            return Ok(true);
+        }
+        // Part of the preface: `peek` would return it at once again.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn http<S>(shared: &Arc<Shared>, settings: &Settings, stream: S, h2: bool, watcher: Watcher)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let limits = &settings.limits;
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(millis(limits.header_timeout_ms))
-        .max_buf_size((HARD_LIMIT_FACTOR * limits.header_bytes).max(CONNECTION_BUFFER_BYTES))
-        .max_headers(HARD_LIMIT_FACTOR * limits.header_count);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_header_list_size(u32::try_from(HARD_LIMIT_FACTOR * limits.header_bytes).unwrap_or(u32::MAX))
-        .max_concurrent_streams(H2_STREAMS)
-        .max_send_buf_size(CONNECTION_BUFFER_BYTES)
-        .keep_alive_interval(Duration::from_secs(20))
-        .keep_alive_timeout(Duration::from_secs(20));
     let service = service_fn(|request: hyper::Request<Incoming>| {
         let shared = shared.clone();
         async move { Ok::<_, Infallible>(accept::serve(shared, request).await) }
     });
-    let serving = builder.serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = watcher.watch(serving).await {
+    let io = TokioIo::new(stream);
+    let served = if h2 {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .max_header_list_size(u32::try_from(HARD_LIMIT_FACTOR * limits.header_bytes).unwrap_or(u32::MAX))
+            .max_concurrent_streams(H2_STREAMS)
+            .max_send_buf_size(CONNECTION_BUFFER_BYTES)
+            .keep_alive_interval(Duration::from_secs(20))
+            .keep_alive_timeout(Duration::from_secs(20));
+        watcher.watch(builder.serve_connection(io, service)).await
+    } else {
+        let mut builder = http1::Builder::new();
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(millis(limits.header_timeout_ms))
+            .max_buf_size((HARD_LIMIT_FACTOR * limits.header_bytes).max(CONNECTION_BUFFER_BYTES));
+        if limits.header_count > HYPER_HEADERS {
+            builder.max_headers(limits.header_count);
+        }
+        watcher.watch(builder.serve_connection(io, service)).await
+    };
+    if let Err(error) = served {
         tracing::debug!(error = %error, "connection ended badly");
     }
 }

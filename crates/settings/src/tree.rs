@@ -181,7 +181,7 @@ pub struct Limits {
     pub total_body_bytes: usize,
     /// Largest request head (request line and headers) in bytes.
     pub header_bytes: usize,
-    /// Most headers in a request.
+    /// Most headers in a request. Above 100 each request costs an allocation more.
     pub header_count: usize,
     /// A connection must bring a complete request head within this many milliseconds, counted from its start or from the
     /// end of the request before. It bounds slow heads and idle keep-alive alike.
@@ -200,7 +200,7 @@ impl Default for Limits {
             body_bytes: 64 << 20,
             total_body_bytes: 2 << 30,
             header_bytes: 64 << 10,
-            header_count: 128,
+            header_count: 96,
             header_timeout_ms: 60_000,
             body_timeout_ms: 60_000,
             request_timeout_ms: 3_600_000,
