@@ -15,6 +15,7 @@
 mod answer;
 mod finish;
 mod native;
+mod object;
 mod openai;
 mod scan;
 mod wire_error;

@@ -145,6 +145,8 @@ pub fn scan(api: Api, body: &Bytes) -> Result<RequestFacts, RequestError> {
         Api::Completions => count::prompt(required(scan.prompt, "prompt")?, "prompt", &mut prompts)?,
         Api::Embeddings => count::prompt(required(scan.input, "input")?, "input", &mut prompts)?,
         Api::Generate => {
+            // SGLang reads neither at the top level here, and its own default applies.
+            (max_output_tokens, n) = (None, 1);
             if let Some(sampling) = present(scan.sampling_params).filter(|s| s.get().starts_with('{')) {
                 let sampling: Sampling<'_> = serde_json::from_str(sampling.get())
                     .map_err(|e| wrong("sampling_params", &format!("`sampling_params`: {e}")))?;

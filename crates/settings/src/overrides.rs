@@ -9,6 +9,9 @@ use toml::Value;
 
 const PREFIX: &str = "PLIMSOLL_";
 
+/// Steps of a path; no key lies deeper. The tree is walked by recursion, so depth must not come from outside.
+const MOST_STEPS: usize = 32;
+
 /// One step of a path: `engines[0].url` and `engines.0.url` are both Key, Index, Key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
@@ -22,6 +25,11 @@ pub(crate) fn parse_path(text: &str) -> Result<Vec<Step>, Problem> {
     for part in text.replace('[', ".").replace(']', "").split('.') {
         if part.is_empty() {
             return Err(Problem::new(text, format!("`{text}` is not a key, write it like `gateway.listen`")));
+        }
+        if steps.len() == MOST_STEPS {
+            let message =
+                format!("a key of more than {MOST_STEPS} parts does not exist, write it like `gateway.listen`");
+            return Err(Problem::new("", message));
         }
         steps.push(match part.parse() {
             Ok(index) => Step::Index(index),

@@ -1,5 +1,6 @@
 //! Whole (non-streaming) answers: is it an answer at all, and how did it end?
 
+use super::object::Object;
 use super::{AbortInfo, Finish, UpstreamError, Usage, finish, openai, wire_error};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -34,7 +35,7 @@ pub enum AnswerError {
 /// Everything that is not looked at is skipped, not stored: an embedding answer may have megabytes of numbers.
 #[derive(Deserialize)]
 struct Answer {
-    choices: Option<Vec<Choice>>,
+    choices: Option<Vec<Object<Choice>>>,
     usage: Option<Value>,
     error: Option<Value>,
     detail: Option<Value>,
@@ -52,9 +53,12 @@ struct Choice {
 #[derive(Deserialize)]
 struct Native {
     index: Option<Value>,
-    meta_info: Option<Meta>,
+    meta_info: Option<Object<Meta>>,
     error: Option<Value>,
     detail: Option<Value>,
+    object: Option<Value>,
+    message: Option<Value>,
+    code: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -70,11 +74,11 @@ struct Meta {
 /// # Errors
 /// See [`AnswerError`]. An error object is no error here: it is in the facts.
 pub fn inspect_openai_answer(body: &[u8]) -> Result<AnswerFacts, AnswerError> {
-    let answer: Answer = parse(body)?;
+    let Object(answer): Object<Answer> = parse(body)?;
     let Answer { choices, usage: counts, error, detail, object, message, code } = answer;
     let fields = [("error", error), ("detail", detail), ("object", object), ("message", message), ("code", code)];
     let mut facts = AnswerFacts { error: error_of(fields), ..AnswerFacts::default() };
-    for choice in choices.unwrap_or_default() {
+    for Object(choice) in choices.unwrap_or_default() {
         let index = finish::index(choice.index.as_ref());
         if let Some((finish, abort)) = finish::read(index, choice.finish_reason.as_ref()) {
             openai::note(&finish.reason, abort, &mut facts.error, &mut facts.abort);
@@ -90,19 +94,21 @@ pub fn inspect_openai_answer(body: &[u8]) -> Result<AnswerFacts, AnswerError> {
 /// # Errors
 /// See [`AnswerError`].
 pub fn inspect_sglang_answer(body: &[u8]) -> Result<AnswerFacts, AnswerError> {
-    let items: Vec<Native> = match body.trim_ascii_start().first() {
+    let items: Vec<Object<Native>> = match body.trim_ascii_start().first() {
         Some(b'[') => parse(body)?,
         _ => vec![parse(body)?],
     };
     let mut facts = AnswerFacts::default();
-    for (position, item) in items.into_iter().enumerate() {
+    for (position, Object(item)) in items.into_iter().enumerate() {
+        let Native { index, meta_info, error, detail, object, message, code } = item;
+        let fields = [("error", error), ("detail", detail), ("object", object), ("message", message), ("code", code)];
         if facts.error.is_none() {
-            facts.error = error_of([("error", item.error), ("detail", item.detail)]);
+            facts.error = error_of(fields);
         }
-        let Some(meta) = item.meta_info else { continue };
+        let Some(Object(meta)) = meta_info else { continue };
         // A list is in the order of its prompts; `index` is there in streams only.
-        let index = match &item.index {
-            Some(_) => finish::index(item.index.as_ref()),
+        let index = match &index {
+            Some(_) => finish::index(index.as_ref()),
             None => u32::try_from(position).unwrap_or(u32::MAX),
         };
         facts.usage = add(facts.usage, meta_usage(&meta));
@@ -115,12 +121,21 @@ pub fn inspect_sglang_answer(body: &[u8]) -> Result<AnswerFacts, AnswerError> {
 }
 
 fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, AnswerError> {
-    serde_json::from_slice(body).map_err(|e| match body.trim_ascii_start().first() {
-        None => AnswerError::Empty,
-        Some(b'<') => AnswerError::Html,
+    match body.trim_ascii_start().first() {
+        None => return Err(AnswerError::Empty),
+        Some(b'<') => return Err(AnswerError::Html),
+        Some(_) => {}
+    }
+    // What is skipped is not looked at by the parser, and goes on to the client all the same.
+    let text = std::str::from_utf8(body)
+        .map_err(|e| AnswerError::NotJson(format!("byte {} is not UTF-8", e.valid_up_to())))?;
+    serde_json::from_str(text).map_err(|e| {
         // A type that does not fit is a data error; then the text may still be JSON throughout.
-        Some(_) if e.is_data() && serde_json::from_slice::<IgnoredAny>(body).is_ok() => AnswerError::Shape,
-        Some(_) => AnswerError::NotJson(format!("line {}, column {}", e.line(), e.column())),
+        if e.is_data() && serde_json::from_str::<IgnoredAny>(text).is_ok() {
+            AnswerError::Shape
+        } else {
+            AnswerError::NotJson(format!("line {}, column {}", e.line(), e.column()))
+        }
     })
 }
 

@@ -18,6 +18,7 @@ pub fn inspect_sglang_chunk(data: &[u8]) -> ChunkFacts {
         match key {
             b"text" | b"output_ids" => facts.tokens |= scan::is_filled(value),
             b"finish_reason" | b"error" | b"detail" => must_parse |= !scan::is_null(value),
+            b"object" => must_parse |= value.starts_with(b"\"error\""),
             b"index" => {
                 facts.index = scan::number(value).and_then(|i| u32::try_from(i).ok()).unwrap_or(0);
             }

@@ -339,3 +339,32 @@ fn json_values() -> impl proptest::strategy::Strategy<Value = Value> {
         ]
     })
 }
+
+/// Found by fuzzing: derived readers take an array for a struct.
+#[test]
+fn arrays_in_place_of_objects_are_no_answer() {
+    for body in [r#"[null,null,null,null,"error","x",400]"#, r#"{"choices":[[0,"stop"]]}"#] {
+        assert_eq!(inspect_openai_answer(body.as_bytes()), Err(AnswerError::Shape), "{body}");
+    }
+    for body in [r#"[[0,null,null,null]]"#, r#"{"meta_info":["stop",1,2,3]}"#] {
+        assert_eq!(inspect_sglang_answer(body.as_bytes()), Err(AnswerError::Shape), "{body}");
+    }
+}
+
+/// Found by fuzzing: the parser does not look into strings that it skips, and the answer's text is one of those.
+#[test]
+fn broken_utf8_in_a_skipped_field_is_no_json() {
+    let body = b"{\"choices\":[{\"message\":{\"content\":\"st\xff\"},\"finish_reason\":\"stop\"}]}";
+    for inspect in [inspect_openai_answer, inspect_sglang_answer] {
+        assert_eq!(inspect(body), Err(AnswerError::NotJson("byte 37 is not UTF-8".into())));
+    }
+}
+
+/// Found by fuzzing: native routes knew the error object's older form in the company of other keys only.
+#[test]
+fn an_error_object_of_the_older_form_is_one_on_native_routes_too() {
+    let body = r#"{"object":"error","message":"no such model","code":404}"#;
+    let wanted = Some(UpstreamError { status: Some(404), message: "no such model".into() });
+    assert_eq!(native(body).error, wanted);
+    assert_eq!(inspect_sglang_answer(body.as_bytes()).unwrap().error, wanted);
+}

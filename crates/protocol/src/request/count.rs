@@ -28,6 +28,9 @@ pub(super) fn prompt(raw: &RawValue, param: &'static str, prompts: &mut u64) -> 
 /// A list of ids, or a list of such lists.
 pub(super) fn ids(raw: &RawValue, param: &'static str, prompts: &mut u64) -> Result<PromptSize, RequestError> {
     let json = raw.get().as_bytes();
+    if json.first() != Some(&b'[') {
+        return Err(wrong(param, &format!("`{param}` must be an array of token ids")));
+    }
     let mut lists = 0u64;
     let mut numbers = 0u64;
     let mut in_number = false;

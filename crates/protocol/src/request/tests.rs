@@ -112,3 +112,18 @@ fn a_rid_is_spliced_and_nothing_else_changes() {
         }
     }
 }
+
+/// Found by fuzzing: a bare number was counted as one token id, and the engine answered what we should have.
+#[test]
+fn one_number_is_no_list_of_token_ids() {
+    for (api, body) in [(Api::Generate, &br#"{"input_ids":5}"#[..]), (Api::Chat, br#"{"messages":[],"input_ids":5}"#)] {
+        assert!(refused(api, body).contains("`input_ids` must be an array"));
+    }
+}
+
+/// Found by fuzzing: the engine would have generated its default of tokens, and one sequence, where we counted more.
+#[test]
+fn generate_has_its_limits_in_sampling_params_only() {
+    let f = facts(Api::Generate, r#"{"text":"a","max_tokens":9,"n":3}"#);
+    assert_eq!((f.max_output_tokens, f.sequences), (None, 1));
+}

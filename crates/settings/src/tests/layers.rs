@@ -124,3 +124,11 @@ fn the_documented_variable_of_every_key_reaches_that_key() {
         }
     }
 }
+
+/// Found by fuzzing: a path of 100,000 steps made a tree of as many levels, and its walk a stack overflow.
+#[test]
+fn a_path_deeper_than_any_key_is_refused() {
+    let path = vec!["a"; 100_000].join(".");
+    let problems = load(&Sources { sets: vec![format!("{path}=1")], ..Sources::default() }).unwrap_err().to_string();
+    assert!(problems.contains("more than 32 parts") && problems.len() < 200, "{problems}");
+}
