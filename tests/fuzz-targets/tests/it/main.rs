@@ -2,6 +2,8 @@
 //!
 //! `PLIMSOLL_FUZZ_SEED` repeats a failure, `PLIMSOLL_FUZZ_FACTOR` multiplies the number of mutations.
 
+#![allow(clippy::unwrap_used, reason = "helpers outside test functions are tests too")]
+
 use plimsoll_fuzz_targets::mutate::{DICTIONARY, Draw, mutate, words};
 use plimsoll_fuzz_targets::{TARGETS, Target};
 use std::collections::BTreeSet;
