@@ -1,9 +1,11 @@
 //! Takes requests back from an engine.
 //!
-//! SGLang notices a closed streaming connection only about two seconds later (non-streaming: up to four), so it is told
-//! by `/abort_request`, one call per rid: it matches by prefix, but drops a rid that its tokenizer process does not
-//! know, so a parent's rid does not reach the children of a batch. vLLM notices a closed connection within 0.2 s; with
-//! `--enable-scale-out` it is told as well, by its *internal* ids, because other ids are answered with 200 and ignored.
+//! SGLang 0.5.23 notices a closed streaming connection at once, but one without a stream only at its next look, every
+//! four seconds; so it is told by `/abort_request`, one call per rid: it matches by prefix, but drops a rid that its
+//! tokenizer process does not know, so a parent's rid does not reach the children of a batch. Several samples of one
+//! prompt (`n`) run under random ids, which nobody can name: without a stream they end up to four seconds late. vLLM
+//! notices a closed connection within 0.2 s; with `--enable-scale-out` it is told as well, by its *internal* ids,
+//! because other ids are answered with 200 and ignored.
 //! Everywhere the caller closes the connection too; this module never decides that a request is gone.
 
 use crate::capability::{AbortForm, Capability};
@@ -68,10 +70,14 @@ pub async fn abort(endpoint: &Endpoint, capability: &Capability, rids: &[String]
     report
 }
 
-/// The ids under which vLLM may run a request that was sent with `X-Request-Id: rid`. `cmpl-<rid>-0` was seen to work
-/// for completions; the chat forms follow its naming and are harmless where they are unknown.
-fn vllm_internal_ids(rid: &str) -> [String; 3] {
-    [format!("cmpl-{rid}-0"), format!("chatcmpl-{rid}"), format!("chatcmpl-{rid}-0")]
+/// The ids under which vLLM may run a request that was sent with `X-Request-Id: rid`, as seen to work on 0.32.0:
+/// completions are numbered by prompt, a chat is not, and either takes all its samples with it. Unknown ids are harmless.
+fn vllm_internal_ids(rid: &str) -> Vec<String> {
+    match rid.split_once('_') {
+        // The child of a batch, see `adapter::child_rids`: only completions have several prompts.
+        Some((parent, prompt)) => vec![format!("cmpl-{parent}-{prompt}")],
+        None => vec![format!("cmpl-{rid}-0"), format!("chatcmpl-{rid}")],
+    }
 }
 
 fn bytes(body: &serde_json::Value) -> Bytes {

@@ -80,17 +80,23 @@ async fn abort_is_enabled(asker: &Asker<'_>) -> Result<bool, ProbeError> {
     })
 }
 
-/// `[{"data_parallel_rank", "endpoint", "replay_endpoint", "topic"}]`, possibly inside an object.
+/// vLLM 0.32 answers one object per rank under the rank's number, with the ports already shifted by rank:
+/// `{"0": {"publisher", "endpoint", "replay_endpoint", "topic", ..}}`, and `{}` where it publishes nothing. A list whose
+/// entries name their `data_parallel_rank`, bare or inside an object, is read too.
 fn kv_events(sources: &Value, authority: &str, block_size_tokens: Option<u32>) -> Option<KvEvents> {
-    let sources = match sources {
-        Value::Object(map) => map.values().find_map(Value::as_array)?,
-        other => other.as_array()?,
+    let listed = |list: &'_ Vec<Value>| -> Vec<(u64, Value)> {
+        let rank = |i: usize, s: &Value| s.get("data_parallel_rank").and_then(Value::as_u64).unwrap_or(i as u64);
+        list.iter().enumerate().map(|(i, source)| (rank(i, source), source.clone())).collect()
     };
-    let mut ranked: Vec<(u64, &Value)> = sources
-        .iter()
-        .enumerate()
-        .map(|(i, s)| (s.get("data_parallel_rank").and_then(Value::as_u64).unwrap_or(i as u64), s))
-        .collect();
+    let mut ranked: Vec<(u64, Value)> = match sources {
+        Value::Array(list) => listed(list),
+        Value::Object(map) => match map.values().find_map(Value::as_array) {
+            Some(list) => listed(list),
+            None => map.iter().filter_map(|(rank, source)| Some((rank.parse().ok()?, source.clone()))).collect(),
+        },
+        _ => return None,
+    };
+    ranked.retain(|(_, source)| source.get("publisher").and_then(Value::as_str).is_none_or(|p| p == "zmq"));
     ranked.sort_by_key(|(rank, _)| *rank);
     let own_host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
     let address = |source: &Value, key: &str| {

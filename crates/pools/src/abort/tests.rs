@@ -51,5 +51,9 @@ async fn vllm_is_told_internal_ids_only_where_it_listens() {
     capability.abort = AbortForm::VllmInternalId;
     let report = abort(&server.endpoint, &capability, &["ab".to_owned()], SOON).await;
     assert_eq!((report.by, report.accepted), (AbortedBy::Call, 1));
-    assert_eq!(server.seen()[0].1, r#"{"request_ids":["cmpl-ab-0","chatcmpl-ab","chatcmpl-ab-0"]}"#);
+    assert_eq!(server.seen()[0].1, r#"{"request_ids":["cmpl-ab-0","chatcmpl-ab"]}"#);
+    let batch = crate::adapter::child_rids("ab", 3);
+    let report = abort(&server.endpoint, &capability, &batch, SOON).await;
+    assert_eq!((report.asked, report.accepted), (3, 3));
+    assert_eq!(server.seen()[1].1, r#"{"request_ids":["cmpl-ab-0","cmpl-ab-1","cmpl-ab-2"]}"#);
 }

@@ -171,6 +171,31 @@ async fn a_vllm_and_what_it_hides() {
     assert!(c.degraded.iter().any(|d| d.contains("--disable-log-stats")));
 }
 
+/// As vLLM 0.32.0 answers `/kv_event_sources`: by rank number, and empty where nothing is published.
+#[tokio::test]
+async fn kv_event_sources_of_vllm_by_rank() {
+    let source = |port: u16| {
+        j!({"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": format!("tcp://*:{port}"),
+            "replay_endpoint": format!("tcp://*:{}", port + 1000), "buffer_steps": 10_000, "hwm": 100_000,
+            "max_queue_size": 100_000, "topic": "kv@10.0.0.1:8101@tiny"})
+    };
+    let server = Scripted::start(vllm()).await;
+    // As text, since numbers as keys sort "10" before "2".
+    let text = format!("{{\"10\":{},\"0\":{},\"2\":{}}}", source(21_110), source(21_100), source(21_102));
+    server.set("/kv_event_sources", Reply::Is(200, text));
+    let events = find(&server).await.unwrap().kv_events.unwrap();
+    assert_eq!(events.endpoints, ["tcp://127.0.0.1:21100", "tcp://127.0.0.1:21102", "tcp://127.0.0.1:21110"]);
+    assert_eq!(events.replay_endpoints, ["tcp://127.0.0.1:22100", "tcp://127.0.0.1:22102", "tcp://127.0.0.1:22110"]);
+    assert_eq!((events.topic.as_str(), events.block_size_tokens), ("kv@10.0.0.1:8101@tiny", Some(32)));
+
+    for none in ["{}", "[]", r#"{"0":{"publisher":"null","endpoint":"tcp://*:5557"}}"#, r#"{"a":{}}"#, "7"] {
+        server.set("/kv_event_sources", Reply::Is(200, none.into()));
+        let c = find(&server).await.unwrap();
+        assert_eq!(c.kv_events, None, "{none}");
+        assert!(c.degraded.iter().any(|d| d.contains("--kv-events-config")), "{:?}", c.degraded);
+    }
+}
+
 #[tokio::test]
 async fn the_developer_mode_of_vllm_is_not_sglang() {
     let server = Scripted::start([
