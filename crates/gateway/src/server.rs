@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 /// Requests a client may have open at once on one h2 connection.
 const H2_STREAMS: u32 = 1_024;
@@ -63,9 +64,10 @@ pub async fn run(
         let shared = shared.clone();
         let acceptor = tls.borrow().clone();
         let watcher = graceful.watcher();
+        let stop = stop.clone();
         connections.spawn(async move {
             shared.metrics.client_connections.inc();
-            connection(&shared, &settings, stream, acceptor, watcher).await;
+            connection(&shared, &settings, stream, acceptor, watcher, stop).await;
             shared.metrics.client_connections.dec();
             drop(place);
         });
@@ -112,6 +114,7 @@ async fn connection(
     stream: TcpStream,
     acceptor: Option<TlsAcceptor>,
     watcher: Watcher,
+    mut stop: watch::Receiver<bool>,
 ) {
     // Without this, a token that follows another waits for the client's delayed ACK: 40 ms.
     if let Err(error) = stream.set_nodelay(true) {
@@ -119,21 +122,41 @@ async fn connection(
         return;
     }
     let stall = millis(settings.streams.client_stall_timeout_ms);
-    let patience = millis(settings.limits.header_timeout_ms);
+    let opening = tokio::time::timeout(millis(settings.limits.header_timeout_ms), open(stream, acceptor));
+    let opened = tokio::select! {
+        opened = opening => opened,
+        // Nothing has been asked yet: nothing is lost by closing.
+        () = stopped(&mut stop) => return,
+    };
+    match opened {
+        Ok(Ok(Opened::Plain { stream, h2 })) => {
+            http(shared, settings, StallGuard::new(stream, stall), h2, watcher).await;
+        }
+        Ok(Ok(Opened::Tls { stream, h2 })) => {
+            http(shared, settings, StallGuard::new(stream, stall), h2, watcher).await;
+        }
+        Ok(Err(error)) => tracing::debug!(%error, "connection gone before its first request"),
+        Err(_) => tracing::debug!("connection without a request is closed"),
+    }
+}
+
+/// A connection whose protocol is known.
+enum Opened {
+    Plain { stream: TcpStream, h2: bool },
+    Tls { stream: Box<TlsStream<TcpStream>>, h2: bool },
+}
+
+async fn open(stream: TcpStream, acceptor: Option<TlsAcceptor>) -> std::io::Result<Opened> {
     match acceptor {
-        None => match tokio::time::timeout(patience, speaks_h2(&stream)).await {
-            Ok(Ok(h2)) => http(shared, settings, StallGuard::new(stream, stall), h2, watcher).await,
-            Ok(Err(error)) => tracing::debug!(%error, "connection gone before its first request"),
-            Err(_) => tracing::debug!("connection without a request is closed"),
-        },
-        Some(acceptor) => match tokio::time::timeout(patience, acceptor.accept(stream)).await {
-            Ok(Ok(stream)) => {
-                let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                http(shared, settings, StallGuard::new(stream, stall), h2, watcher).await;
-            }
-            Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
-            Err(_) => tracing::debug!("TLS handshake took too long"),
-        },
+        None => {
+            let h2 = speaks_h2(&stream).await?;
+            Ok(Opened::Plain { stream, h2 })
+        }
+        Some(acceptor) => {
+            let stream = Box::new(acceptor.accept(stream).await?);
+            let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+            Ok(Opened::Tls { stream, h2 })
+        }
     }
 }
 
