@@ -154,7 +154,7 @@ pub fn scan(api: Api, body: &Bytes) -> Result<RequestFacts, RequestError> {
                 n = count_of(sampling.n, "sampling_params.n")?.unwrap_or(1);
             }
             match (present(scan.text), present(scan.input_ids), present(scan.input_embeds)) {
-                (Some(text), None, None) => count::prompt(text, "text", &mut prompts)?,
+                (Some(text), None, None) => count::texts(text, "text", &mut prompts)?,
                 (None, Some(ids), None) => count::ids(ids, "input_ids", &mut prompts)?,
                 (None, None, Some(embeds)) => PromptSize::TextBytes(text_bytes(embeds)),
                 _ => return Err(wrong("text", "send exactly one of `text`, `input_ids` and `input_embeds`")),

@@ -25,6 +25,16 @@ pub(super) fn prompt(raw: &RawValue, param: &'static str, prompts: &mut u64) -> 
     }
 }
 
+/// A string or a list of strings.
+pub(super) fn texts(raw: &RawValue, param: &'static str, prompts: &mut u64) -> Result<PromptSize, RequestError> {
+    match prompt(raw, param, prompts)? {
+        PromptSize::Tokens(_) => {
+            Err(wrong(param, &format!("`{param}` must be a string or an array of strings; ids go into `input_ids`")))
+        }
+        text => Ok(text),
+    }
+}
+
 /// A list of ids, or a list of such lists.
 pub(super) fn ids(raw: &RawValue, param: &'static str, prompts: &mut u64) -> Result<PromptSize, RequestError> {
     let json = raw.get().as_bytes();

@@ -127,3 +127,11 @@ fn generate_has_its_limits_in_sampling_params_only() {
     let f = facts(Api::Generate, r#"{"text":"a","max_tokens":9,"n":3}"#);
     assert_eq!((f.max_output_tokens, f.sequences), (None, 1));
 }
+
+/// Found by fuzzing: ids in `text` were counted as a prompt that no engine takes.
+#[test]
+fn token_ids_are_no_text() {
+    for body in [&br#"{"text":[1,3]}"#[..], br#"{"text":[[1],[3]]}"#] {
+        assert!(refused(Api::Generate, body).contains("`text` must be a string or an array of strings"));
+    }
+}
