@@ -29,11 +29,11 @@ pub struct Target {
 
 /// All of them; the replay fails when a folder of the corpus has no target or the other way round.
 pub const TARGETS: &[Target] = &[
-    Target { name: "chunk", run: chunk::run, mutations: 6_000 },
-    Target { name: "headers", run: headers::run, mutations: 4_000 },
+    Target { name: "chunk", run: chunk::run, mutations: 30_000 },
+    Target { name: "headers", run: headers::run, mutations: 15_000 },
     Target { name: "http_answer", run: http_answer::run, mutations: 250 },
-    Target { name: "prometheus", run: prometheus::run, mutations: 4_000 },
-    Target { name: "request", run: request::run, mutations: 6_000 },
-    Target { name: "settings", run: settings::run, mutations: 300 },
-    Target { name: "sse", run: sse::run, mutations: 6_000 },
+    Target { name: "prometheus", run: prometheus::run, mutations: 20_000 },
+    Target { name: "request", run: request::run, mutations: 50_000 },
+    Target { name: "settings", run: settings::run, mutations: 900 },
+    Target { name: "sse", run: sse::run, mutations: 25_000 },
 ];

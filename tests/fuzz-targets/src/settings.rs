@@ -29,15 +29,19 @@ pub fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let file = Sources { file: Some(("plimsoll.toml".into(), text.clone().into_owned())), ..Sources::default() };
     judge(&file);
-    let (key, value) = text.split_once('=').unwrap_or((&text, ""));
-    judge(&Sources { sets: vec![text.clone().into_owned()], ..Sources::default() });
-    judge(&Sources { env: vec![(format!("PLIMSOLL_{key}"), value.to_owned())], ..Sources::default() });
-
-    let at = KEYS[data.len() % KEYS.len()];
-    let hidden: String = format!("{SECRET}{}", text.lines().next().unwrap_or_default());
-    keeps_quiet(&Sources { sets: vec![format!("{at}={hidden}")], ..Sources::default() });
-    let quoted = format!("[{hidden:?}]");
-    keeps_quiet(&Sources { sets: vec![format!("{at}={quoted}")], ..Sources::default() });
+    // Each reading walks the whole schema; one of the other ways in per input is enough.
+    let draw = data.iter().fold(0usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(*byte as usize));
+    let at = KEYS[draw / 4 % KEYS.len()];
+    let hidden = format!("{SECRET}{}", text.lines().next().unwrap_or_default());
+    match draw % 4 {
+        0 => drop(judge(&Sources { sets: vec![text.clone().into_owned()], ..Sources::default() })),
+        1 => {
+            let (key, value) = text.split_once('=').unwrap_or((&text, ""));
+            judge(&Sources { env: vec![(format!("PLIMSOLL_{key}"), value.to_owned())], ..Sources::default() });
+        }
+        2 => keeps_quiet(&Sources { sets: vec![format!("{at}={hidden}")], ..Sources::default() }),
+        _ => keeps_quiet(&Sources { sets: vec![format!("{at}=[{hidden:?}]")], ..Sources::default() }),
+    }
 }
 
 fn judge(sources: &Sources) -> Option<Problems> {
