@@ -21,10 +21,8 @@ impl Conn {
     /// `header_bytes` bounds the response head (hyper accepts no less than 8 KiB) and the read buffer with it. The number
     /// of headers keeps hyper's bound of 100: any other costs an allocation of that many per answer.
     pub(super) async fn handshake(stream: Stream, header_bytes: usize) -> hyper::Result<Conn> {
-        let (sender, driver) = http1::Builder::new()
-            .max_buf_size(header_bytes.max(8 << 10))
-            .handshake(TokioIo::new(stream))
-            .await?;
+        let (sender, driver) =
+            http1::Builder::new().max_buf_size(header_bytes.max(8 << 10)).handshake(TokioIo::new(stream)).await?;
         Ok(Conn { sender, driver: Some(Box::pin(driver)), reused: false })
     }
 
