@@ -56,6 +56,8 @@ pub struct Capability {
     pub routes: Option<Vec<String>>,
     /// What is missing, what that costs, and what would bring it. One sentence each.
     pub degraded: Vec<String>,
+    /// Every question of the probe got an answer. Else "unknown" may only mean "too busy to say".
+    pub complete: bool,
 }
 
 /// One name that requests may ask for.
@@ -153,7 +155,45 @@ impl Capability {
             health_path: "/health".to_owned(),
             routes: None,
             degraded: Vec::new(),
+            complete: true,
         }
+    }
+
+    /// This record after a probe of an engine known as `old`. A probe that got all its answers stands as it is. A busy
+    /// engine keeps silent on some questions: as far as it can still be the same engine, what it did not say now is
+    /// what it said before.
+    #[must_use]
+    pub fn after(self, old: &Capability) -> Capability {
+        if self.complete || !self.may_be(old) {
+            return self;
+        }
+        let (models, old) = (self.models, old.clone());
+        Capability {
+            version: self.version.or(old.version),
+            models: if models.is_empty() { old.models } else { models },
+            page_size_tokens: self.page_size_tokens.or(old.page_size_tokens),
+            context_tokens: self.context_tokens.or(old.context_tokens),
+            kv_capacity_tokens: self.kv_capacity_tokens.or(old.kv_capacity_tokens),
+            max_running_requests: self.max_running_requests.or(old.max_running_requests),
+            dp_ranks: if self.dp_ranks > 1 { self.dp_ranks } else { old.dp_ranks },
+            kv_events: self.kv_events.or(old.kv_events),
+            reports_cached_tokens: self.reports_cached_tokens.or(old.reports_cached_tokens),
+            pd_role: self.pd_role.or(old.pd_role),
+            routes: self.routes.or(old.routes),
+            complete: false,
+            ..old
+        }
+    }
+
+    /// Nothing in this record says that it is another engine than `old`.
+    fn may_be(&self, old: &Capability) -> bool {
+        let base = |c: &Capability| -> Vec<String> {
+            c.models.iter().filter(|m| m.parent.is_none()).map(|m| m.id.clone()).collect()
+        };
+        let version = self.version.as_ref().zip(old.version.as_ref());
+        (self.product == old.product || self.product == Product::Other)
+            && version.is_none_or(|(new, old)| new == old)
+            && (self.models.is_empty() || base(self) == base(old))
     }
 
     /// Does SGLang's `/generate` work here?
@@ -172,3 +212,6 @@ impl Capability {
         self.degraded.push(sentence.into());
     }
 }
+
+#[cfg(test)]
+mod tests;

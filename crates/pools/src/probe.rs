@@ -109,6 +109,7 @@ pub async fn probe(
     }
     add_models(&mut capability, listed, &models);
     capability.routes = paths;
+    capability.complete = asker.complete();
     Ok(capability)
 }
 

@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 /// `/openapi.json` of vLLM is about 400 kB, its `/metrics` with many models some MB.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
 
+/// One silent question may use this share of the probe's time: the others are still to be asked.
+const SHARE: u32 = 6;
+
 /// What came back for one path.
 #[derive(Debug)]
 pub(crate) enum Answer {
@@ -87,6 +90,7 @@ impl<T: Copy> Note<T> {
 pub(crate) struct Asker<'a> {
     pub(crate) endpoint: &'a Endpoint,
     end: Instant,
+    share: Duration,
     /// Any answer at all was seen.
     heard: Note<bool>,
     failures: Note<u32>,
@@ -94,6 +98,8 @@ pub(crate) struct Asker<'a> {
     answered: Note<bool>,
     denied: Note<Option<(&'static str, u16)>>,
     failing: Note<Option<(&'static str, u16)>>,
+    /// Some question is open: silence, a broken answer, or a server error.
+    open: Note<bool>,
 }
 
 impl<'a> Asker<'a> {
@@ -101,16 +107,17 @@ impl<'a> Asker<'a> {
         Asker {
             endpoint,
             end: Instant::now() + deadline,
+            share: deadline / SHARE,
             heard: Note::new(false),
             failures: Note::new(0),
             answered: Note::new(false),
             denied: Note::new(None),
             failing: Note::new(None),
+            open: Note::new(false),
         }
     }
 
-    /// One GET. An optional question that stays unanswered is an [`Answer`] too: each may use half of the time that is
-    /// left. An error means that the probe is over: no connection, or two questions and not one answer.
+    /// One GET. An optional question that stays unanswered is an [`Answer`] too: each may use a share of the time. An error means that the probe is over: no connection, or two questions and not one answer.
     pub(crate) async fn get(&self, path: &'static str) -> Result<Answer, ProbeError> {
         self.ask(Method::GET, path, None, Key::Inference).await
     }
@@ -124,7 +131,7 @@ impl<'a> Asker<'a> {
     ) -> Result<Answer, ProbeError> {
         let left = self.end.saturating_duration_since(Instant::now());
         let body = body.map(|b| bytes::Bytes::from_static(b.as_bytes()));
-        let error = match self.endpoint.call(method, path, body, key, left / 2, MAX_ANSWER_BYTES).await {
+        let error = match self.endpoint.call(method, path, body, key, left.min(self.share), MAX_ANSWER_BYTES).await {
             Ok(answer) => return Ok(self.sort(path, &answer)),
             Err(CallError::TooLarge(_)) => {
                 self.heard.set(true);
@@ -133,6 +140,7 @@ impl<'a> Asker<'a> {
             Err(error @ CallError::Connect(_)) => return Err(ProbeError::Unreachable(error)),
             Err(error) => error,
         };
+        self.open.set(true);
         self.failures.set(self.failures.get() + 1);
         let give_up = !self.heard.get() && self.failures.get() > 1;
         match error {
@@ -149,7 +157,11 @@ impl<'a> Asker<'a> {
         let seen = Some((path, status.as_u16()));
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => self.denied.set(self.denied.get().or(seen)),
-            s if s.is_server_error() => self.failing.set(self.failing.get().or(seen)),
+            s if s.is_server_error() => {
+                self.failing.set(self.failing.get().or(seen));
+                // 501 is how llama.cpp says that a path is switched off.
+                self.open.set(self.open.get() || s != StatusCode::NOT_IMPLEMENTED);
+            }
             _ => self.answered.set(true),
         }
         if !status.is_success() {
@@ -159,6 +171,11 @@ impl<'a> Asker<'a> {
             Ok(value @ (Value::Object(_) | Value::Array(_))) => Answer::Json(value),
             _ => Answer::Text(answer.body.clone()),
         }
+    }
+
+    /// Every question so far has been answered.
+    pub(crate) fn complete(&self) -> bool {
+        !self.open.get()
     }
 
     /// Why nothing that answered looks like an engine.

@@ -63,7 +63,7 @@ async fn a_current_sglang() {
     assert_eq!(events.endpoints, ["tcp://127.0.0.1:5557", "tcp://127.0.0.1:5558"]);
     assert_eq!(events.replay_endpoints, ["tcp://127.0.0.1:5657", "tcp://127.0.0.1:5658"]);
     assert_eq!((events.topic.as_str(), events.block_size_tokens), ("kv", Some(32)));
-    assert!(c.native_generate() && c.degraded.is_empty(), "{:?}", c.degraded);
+    assert!(c.native_generate() && c.complete && c.degraded.is_empty(), "{:?}", c.degraded);
     assert_eq!(c.model_names(), ["tiny"]);
     assert!(!serde_json::to_string(&c).unwrap().contains("secret"));
     let asked: Vec<_> = server.seen().into_iter().map(|(line, _)| line).collect();
@@ -300,6 +300,7 @@ async fn one_slow_or_broken_path_does_not_spoil_the_probe() {
     let server = Scripted::start(script).await;
     let c = probe(&server.endpoint, None, Duration::from_secs(3)).await.unwrap();
     assert_eq!(c.loads, LoadsForm::V1Loads, "listed, and silent only because the engine is busy");
+    assert!(!c.complete);
     for broken in [
         Reply::Raw(b"garbage garbage\r\n\r\n".to_vec()),
         Reply::Raw(b"HTTP/1.1 200 OK\r\ncontent-length: 900\r\n\r\n{\"a\":".to_vec()),
@@ -314,6 +315,17 @@ async fn one_slow_or_broken_path_does_not_spoil_the_probe() {
         let c = find(&Scripted::start(script).await).await.unwrap();
         assert_eq!((c.kind, c.loads), (EngineKind::Vllm, LoadsForm::None));
     }
+}
+
+/// `/server_info` passes through SGLang's scheduler, which may be deep in a prefill.
+#[tokio::test]
+async fn a_busy_sglang_asked_again_keeps_its_facts() {
+    let server = Scripted::start(sglang_0_5_23()).await;
+    let before = find(&server).await.unwrap();
+    server.set("/server_info", Reply::Silence);
+    let now = probe(&server.endpoint, None, Duration::from_secs(3)).await.unwrap();
+    assert_eq!((now.dp_ranks, now.kv_capacity_tokens, now.complete), (1, None, false));
+    assert_eq!(now.after(&before), Capability { complete: false, ..before });
 }
 
 #[tokio::test]
