@@ -16,9 +16,9 @@ use futures_core::Stream;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use plimsoll_core::{ErrorCode, InstanceId, RequestId};
-use plimsoll_load::Charge;
-use plimsoll_protocol::request::{PromptSize, scan};
+use plimsoll_core::{ErrorCode, InstanceId, Outcome, RequestId};
+use plimsoll_load::{AttemptEnd, Charge};
+use plimsoll_protocol::request::{MAX_MODEL_BYTES, PromptSize, scan};
 use plimsoll_traffic::class::classify;
 use std::future::Future;
 use std::pin::Pin;
@@ -100,12 +100,13 @@ async fn generation(
     let facts = scan(route.api, &body)?;
     let model = match (&facts.model, head.headers.get(&MODEL)) {
         (Some(model), _) => Some(model.clone()),
-        (None, Some(named)) => Some(
-            named
-                .to_str()
-                .map(str::to_owned)
-                .map_err(|_| ApiError::new(ErrorCode::InvalidHeader, "`x-plimsoll-model` must be printable ASCII"))?,
-        ),
+        (None, Some(named)) => {
+            let named = named.to_str().ok().filter(|named| named.len() <= MAX_MODEL_BYTES).ok_or_else(|| {
+                let message = format!("`x-plimsoll-model` must be printable ASCII of at most {MAX_MODEL_BYTES} bytes");
+                ApiError::new(ErrorCode::InvalidHeader, message)
+            })?;
+            Some(named.to_owned())
+        }
         (None, None) => None,
     };
     let prompt_tokens = shared.token_estimate.tokens(facts.prompt);
@@ -203,11 +204,12 @@ fn respond(flow: Flow, begun: Result<Begun, ApiError>) -> Response<GatewayBody> 
             copy_head(&mut response, status, &headers, engine);
             response
         }
-        Ok(Begun::Unchecked { attempt, exchange }) => {
+        Ok(Begun::Unchecked(answer)) => {
+            let (attempt, exchange) = *answer;
             let (status, headers, engine) = (exchange.status, exchange.headers.clone(), attempt.engine.id);
             let mut response = Response::new(GatewayBody::full(Bytes::new()));
             copy_head(&mut response, status, &headers, Some(engine));
-            *response.body_mut() = GatewayBody::stream(pass(flow, attempt, exchange));
+            *response.body_mut() = GatewayBody::fallible(pass(flow, attempt, exchange));
             response
         }
         Ok(Begun::Stream(start)) => {
@@ -245,7 +247,7 @@ fn patient(beginning: Beginning, keep_alive: Duration) -> impl Stream<Item = Byt
     async_stream::stream! {
         let mut beginning = beginning;
         yield KEEP_ALIVE;
-        let (flow, begun) = loop {
+        let (mut flow, begun) = loop {
             match tokio::time::timeout(keep_alive, &mut beginning).await {
                 Ok(done) => break done,
                 Err(_) => yield KEEP_ALIVE,
@@ -265,13 +267,21 @@ fn patient(beginning: Beginning, keep_alive: Duration) -> impl Stream<Item = Byt
                 yield ApiError::new(ErrorCode::InvalidRequest, crate::begin::bounded(&said.message)).into_event();
             }
             Ok(Begun::Whole { body, .. }) => {
-                yield Bytes::from_static(b"data: ");
-                yield body;
-                yield Bytes::from_static(b"\n\ndata: [DONE]\n\n");
+                // One event; each of its lines is a data line.
+                for line in body.split(|b| *b == b'\n') {
+                    yield Bytes::from_static(b"data: ");
+                    yield Bytes::copy_from_slice(line);
+                    yield Bytes::from_static(b"\n");
+                }
+                yield Bytes::from_static(b"\ndata: [DONE]\n\n");
             }
-            Ok(Begun::Unchecked { .. }) => {
+            Ok(Begun::Unchecked(answer)) => {
+                let (attempt, _) = *answer;
                 let message = "the engine answered a streaming request with one large body";
-                yield ApiError::new(ErrorCode::EngineBadResponse, message).into_event();
+                let error = ApiError::new(ErrorCode::EngineBadResponse, message);
+                attempt.end_and_abort(AttemptEnd::Cancelled, Some(message.to_owned()));
+                flow.end(Outcome::EngineFailed, 200, Some(error.code));
+                yield error.into_event();
             }
         }
     }

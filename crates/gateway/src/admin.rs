@@ -14,10 +14,10 @@ use axum::extract::{Path, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
-use http::StatusCode;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, HOST, ORIGIN};
+use http::{HeaderMap, StatusCode};
 use plimsoll_core::{ErrorCode, InstanceId};
-use plimsoll_settings::Engine;
+use plimsoll_settings::{Engine, Settings};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -78,6 +78,13 @@ async fn authorise(State(context): State<Context>, request: Request, next: Next)
     };
     let configured = settings.admin.token.is_some();
     drop(settings);
+    if !configured && allowed && from_a_browser(request.headers()) {
+        return refuse(
+            ErrorCode::Unauthorized,
+            "without `admin.token` this is for local programs, not for web pages: set one",
+        )
+        .into_response();
+    }
     if allowed {
         return next.run(request).await;
     }
@@ -87,6 +94,15 @@ async fn authorise(State(context): State<Context>, request: Request, next: Next)
         "set `admin.token`: without one this is open on loopback only"
     };
     refuse(ErrorCode::Unauthorized, message).into_response()
+}
+
+/// A page that the operator visits could post here, or reach it by a name of its own (DNS rebinding). Programs send no
+/// `origin` and name the address.
+fn from_a_browser(headers: &HeaderMap) -> bool {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
+    let local = name == "localhost" || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    headers.contains_key(ORIGIN) || !local
 }
 
 async fn ready(State(context): State<Context>, request: Request) -> Response {
@@ -102,12 +118,12 @@ fn describe(engine: &EngineHandle, views: &[plimsoll_load::InstanceView]) -> Val
     let view = views.iter().find(|view| view.id == engine.id);
     json!({
         "id": engine.id.0,
-        "url": engine.endpoint.url(),
+        "url": engine.endpoint().url(),
         "origin": match engine.origin { Origin::Config => "config", Origin::Admin => "admin" },
         "state": view,
         "capability": engine.capability.load().as_deref(),
         "last_error": engine.last_error.load().as_deref(),
-        "idle_connections": engine.endpoint.idle_connections(),
+        "idle_connections": engine.endpoint().idle_connections(),
     })
 }
 
@@ -132,7 +148,13 @@ async fn show(State(context): State<Context>, Path(id): Path<String>) -> Answer 
 async fn add(State(context): State<Context>, body: Bytes) -> Answer {
     let settings: Engine = serde_json::from_slice(&body)
         .map_err(|e| refuse(ErrorCode::InvalidRequest, format!("expected {{\"url\": \"http://HOST:PORT\"}}: {e}")))?;
-    if context.shared.fleet.all().values().any(|e| e.settings.url == settings.url) {
+    let mut checked = Settings { engines: vec![settings.clone()], ..Settings::default() };
+    checked.admin.token = None;
+    if let Some(problem) = checked.validate().into_iter().find(|p| p.path.starts_with("engines")) {
+        return Err(refuse(ErrorCode::InvalidRequest, format!("`{}` {}", problem.path, problem.message)));
+    }
+    let same = |url: &str| url.trim_end_matches('/') == settings.url.trim_end_matches('/');
+    if context.shared.fleet.all().values().any(|e| same(e.endpoint().url())) {
         return Err(refuse(ErrorCode::InvalidRequest, "an engine with this url is there already"));
     }
     let id = membership::add(&context.shared, settings, Origin::Admin)

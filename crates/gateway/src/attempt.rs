@@ -7,9 +7,11 @@ use crate::fleet::EngineHandle;
 use crate::metrics::EngineWord;
 use crate::record::RecordCell;
 use crate::state::Shared;
-use plimsoll_core::Nanos;
+use plimsoll_core::{Nanos, Rank};
 use plimsoll_load::{AttemptEnd, HealthState, Placed, Ticket};
 use plimsoll_pools::abort::{AbortedBy, abort};
+use plimsoll_pools::adapter::child_rids;
+use plimsoll_pools::capability::AbortForm;
 use plimsoll_pools::chunk::Usage;
 use std::future::Future;
 use std::sync::Arc;
@@ -29,6 +31,9 @@ pub struct Attempt {
     record: RecordCell,
     /// Id the engine knows it by: fixed length, unique per try, never the prefix of another.
     pub rid: String,
+    /// The client's own `x-request-id`.
+    request_id: String,
+    rank: Rank,
     /// Prompts in a batched request: the engine names the children `{rid}_{i}`.
     children: u64,
     health: watch::Receiver<HealthState>,
@@ -50,6 +55,7 @@ impl Attempt {
         rid: String,
         children: u64,
     ) -> Self {
+        let request_id = record.lock().request_id.clone();
         let health = engine.watch_health();
         Attempt {
             shared: shared.clone(),
@@ -58,6 +64,8 @@ impl Attempt {
             index,
             record,
             rid,
+            request_id,
+            rank: placed.target.rank,
             children,
             health,
             panic: placed.panic,
@@ -65,6 +73,26 @@ impl Attempt {
             sent: false,
             ended: false,
         }
+    }
+
+    /// Placed although its engine is out.
+    #[must_use]
+    pub fn is_panic(&self) -> bool {
+        self.panic
+    }
+
+    /// The DP rank to tell the engine; `None` where it has only one.
+    #[must_use]
+    pub fn pinned_rank(&self) -> Option<u16> {
+        let ranks = self.engine.capability.load().as_ref().map_or(1, |c| c.dp_ranks);
+        (ranks > 1).then_some(self.rank.0)
+    }
+
+    /// The id for vLLM, which makes its internal one from it: readable by the client's, unique by ours. An underscore
+    /// would look like a child's number.
+    #[must_use]
+    pub fn vllm_id(&self) -> String {
+        format!("{}-{}", self.request_id.replace('_', "-"), self.rid)
     }
 
     /// The request goes to the socket now.
@@ -136,10 +164,12 @@ impl Attempt {
         self.shared.settle(self.ticket, end);
         let result = end_word(end);
         self.shared.metrics.attempts.get_or_create(&EngineWord { engine: self.engine.id.0, result }).inc();
+        // Engines quote the request in their errors: words are kept only where prompts may be.
+        let keep_words = self.shared.settings.load().telemetry.log_prompts;
         let mut record = self.record.lock();
         if let Some(attempt) = record.attempts.get_mut(self.index) {
             attempt.end = Some(result);
-            attempt.error = error;
+            attempt.error = error.filter(|_| keep_words).or(attempt.error.take());
         }
     }
 
@@ -151,17 +181,20 @@ impl Attempt {
         }
     }
 
-    /// The abort as work to be run; `None` where nothing has been sent.
+    /// The abort as work to be run; `None` where nothing has been sent, or closing the connection is all there is.
     fn abort_call(&self) -> Option<impl Future<Output = ()> + Send + 'static> {
         let capability = self.engine.capability.load_full().filter(|_| self.sent)?;
-        let rids = if self.children > 1 {
-            (0..self.children).map(|i| format!("{}_{i}", self.rid)).collect()
-        } else {
-            vec![self.rid.clone()]
+        let id = match capability.abort {
+            AbortForm::SglangRid => self.rid.clone(),
+            AbortForm::VllmInternalId => self.vllm_id(),
+            AbortForm::Disconnect => return None,
         };
+        let rids = child_rids(&id, usize::try_from(self.children).unwrap_or(usize::MAX));
+        let pending = self.shared.pending_aborts.begin();
         let (engine, shared) = (self.engine.clone(), self.shared.clone());
         Some(async move {
-            let report = abort(&engine.endpoint, &capability, &rids, ABORT_DEADLINE).await;
+            let _pending = pending;
+            let report = abort(&engine.endpoint(), &capability, &rids, ABORT_DEADLINE).await;
             let result = match (report.by, report.failure) {
                 (_, Some(failure)) => {
                     tracing::debug!(engine = %engine.id, failure, "an abort was not taken");

@@ -34,7 +34,7 @@ pub enum Begun {
     /// A checked, complete answer (a generation, or the engine's own 4xx).
     Whole { status: StatusCode, headers: HeaderMap, body: Bytes },
     /// An answer too large to check, to be passed on as it comes.
-    Unchecked { attempt: Attempt, exchange: Exchange },
+    Unchecked(Box<(Attempt, Exchange)>),
     /// A stream whose first output is here.
     Stream(Box<StreamStart>),
 }
@@ -78,6 +78,9 @@ pub async fn begin(mut flow: Flow) -> (Flow, Result<Begun, ApiError>) {
             Ok(begun) => return (flow, Ok(begun)),
             Err((attempt, miss)) => {
                 let why = Some(miss.failure.error.message.clone());
+                if let Some(record) = flow.record.lock().attempts.last_mut() {
+                    record.error = Some(miss.failure.error.code.to_string());
+                }
                 if miss.abort {
                     attempt.end_and_abort(miss.end, why);
                 } else {
@@ -157,7 +160,7 @@ fn place(flow: &mut Flow) -> Result<Attempt, Failure> {
         let mut record = flow.record.lock();
         record.attempts.push(AttemptRecord {
             engine: engine.id,
-            engine_url: engine.endpoint.url().to_owned(),
+            engine_url: engine.endpoint().url().to_owned(),
             rank: placed.target.rank,
             policy_reason: placed.reason.to_string(),
             expected_wait_ms: placed.expected_wait.map(Nanos::as_millis_f64),
@@ -230,22 +233,32 @@ async fn one_attempt(flow: &mut Flow, mut attempt: Attempt) -> Result<Begun, (At
 
 /// Sends and waits for the head, replacing a stale pooled connection once.
 async fn head(flow: &mut Flow, attempt: &mut Attempt) -> Result<Exchange, Miss> {
-    let mut fresh = false;
+    let (mut fresh, mut maybe_ran) = (false, false);
     loop {
         let request = outbound(flow, attempt);
         attempt.mark_sent();
-        let endpoint = attempt.engine.endpoint.clone();
+        let endpoint = attempt.engine.endpoint();
         let sending = async { if fresh { endpoint.send_fresh(request).await } else { endpoint.send(request).await } };
-        match guarded(flow, attempt, None, sending).await? {
+        // Where every engine is out there is no ejection to wait for: the class's patience bounds the wait.
+        let idle = attempt.is_panic().then(|| flow.idle_timeout());
+        match guarded(flow, attempt, idle, sending).await? {
             Ok(exchange) => return Ok(exchange),
             Err(SendError::Stale { sent }) if !fresh => {
                 if sent {
                     // It may have been read: stop it by its old id before it runs under a new one.
                     attempt.replace_rid().await;
+                    maybe_ran = true;
                 }
                 fresh = true;
             }
-            Err(error) => return Err(send_miss(&error)),
+            Err(error) => {
+                let mut miss = send_miss(&error);
+                if maybe_ran {
+                    // The engine may have died of this very request: a next one is not free.
+                    miss.again = Again::Budget("broken");
+                }
+                return Err(miss);
+            }
         }
     }
 }
@@ -350,10 +363,11 @@ async fn refused_by_engine(
         };
         return Err((attempt, miss));
     }
-    let ours_to_prove = attempt.engine.settings.api_key.is_some() || flow.shared.keys.load().required();
+    let ours_to_prove = attempt.engine.has_key() || flow.shared.keys.load().required();
     if matches!(status.as_u16(), 401 | 403) && ours_to_prove {
         let message = format!("the engine refuses this gateway's key ({}): set `engines.api_key`", status.as_u16());
-        return Err((attempt, failed(ErrorCode::EngineFailed, message, Again::Budget("key"))));
+        let miss = failed(ErrorCode::EngineFailed, message, Again::Budget("key"));
+        return Err((attempt, Miss { end: AttemptEnd::ClientFault, ..miss }));
     }
     if status.is_client_error() && !matches!(body.trim_ascii_start().first(), Some(b'{' | b'[')) {
         let message = format!("the engine answered {} with something that is not JSON", status.as_u16());
@@ -396,7 +410,7 @@ async fn whole(flow: &mut Flow, mut attempt: Attempt, mut exchange: Exchange) ->
         exchange.headers.get(http::header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|bytes| bytes > limit) {
         attempt.first_token();
-        return Ok(Begun::Unchecked { attempt, exchange });
+        return Ok(Begun::Unchecked(Box::new((attempt, exchange))));
     }
     // The head of a whole answer comes with the answer: what follows it may not stop for longer than a stream may.
     let idle = flow.idle_timeout();

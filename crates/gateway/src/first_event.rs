@@ -13,6 +13,8 @@ use bytes::{Bytes, BytesMut};
 use plimsoll_core::{ErrorCode, Outcome};
 use plimsoll_load::AttemptEnd;
 use plimsoll_pools::http::Exchange;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Bytes of output-less events held before the stream is begun anyway.
 const HELD_BYTES: usize = 64 << 10;
@@ -24,8 +26,6 @@ pub struct StreamStart {
     pub watch: StreamWatch,
     /// Events to send first.
     pub first: Bytes,
-    /// The stream is over already.
-    pub over: bool,
 }
 
 pub(crate) async fn first_event(
@@ -35,10 +35,18 @@ pub(crate) async fn first_event(
 ) -> Result<StreamStart, (Attempt, Miss)> {
     let mut watch = StreamWatch::new(dialect(flow.route.api), &flow.facts, flow.settings.streams.event_bytes);
     let mut held = BytesMut::new();
-    let idle = flow.idle_timeout();
+    // A queue and a long prefill are silent for as long as they take: the idle time-out is for streams that have begun. A
+    // frozen engine is the prober's to find; this bound is for one that answers probes and computes nothing.
+    let patience = Duration::from_millis(flow.settings.streams.first_token_timeout_ms);
+    let until = Instant::now() + patience;
     loop {
-        let frame = match guarded(flow, &mut attempt, Some(idle), exchange.frame()).await {
+        let left = until.saturating_duration_since(Instant::now());
+        let frame = match guarded(flow, &mut attempt, Some(left), exchange.frame()).await {
             Ok(frame) => frame,
+            // It may be a very long queue: nothing that counts against the engine.
+            Err(miss) if miss.end == AttemptEnd::Stalled => {
+                return Err((attempt, Miss { end: AttemptEnd::Cancelled, ..miss }));
+            }
             Err(miss) => return Err((attempt, miss)),
         };
         let frame = match frame {
@@ -85,6 +93,6 @@ pub(crate) async fn first_event(
             held.extend_from_slice(&fed.events);
             held.freeze()
         };
-        return Ok(StreamStart { attempt, exchange, watch, first, over: false });
+        return Ok(StreamStart { attempt, exchange, watch, first });
     }
 }

@@ -11,7 +11,7 @@ use plimsoll_pools::http::Endpoint;
 use plimsoll_settings::Engine as EngineSettings;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use tokio::sync::watch;
 
 /// Where an engine's entry came from: a reload only touches what a config brought.
@@ -21,18 +21,26 @@ pub enum Origin {
     Admin,
 }
 
+/// An engine's entry in the settings and the address made from it.
+pub struct Reach {
+    pub settings: EngineSettings,
+    pub endpoint: Endpoint,
+}
+
 /// One engine.
 pub struct EngineHandle {
     pub id: InstanceId,
-    pub settings: EngineSettings,
     pub origin: Origin,
-    pub endpoint: Endpoint,
+    /// How it is reached; a reload swaps it in place, so that id, ledger and running requests stay.
+    reach: ArcSwap<Reach>,
     pub capability: ArcSwapOption<Capability>,
     /// Last probe's error in words; empty when it answered.
     pub last_error: ArcSwapOption<String>,
     health: watch::Sender<HealthState>,
     /// When a stream of this engine last moved, on the gateway's clock.
     last_progress: AtomicU64,
+    /// It is to be asked anew who it is.
+    renewal: AtomicBool,
     stop: watch::Sender<bool>,
 }
 
@@ -41,22 +49,68 @@ impl EngineHandle {
     pub fn new(id: InstanceId, settings: EngineSettings, origin: Origin, endpoint: Endpoint) -> Self {
         EngineHandle {
             id,
-            settings,
             origin,
-            endpoint,
+            reach: ArcSwap::from_pointee(Reach { settings, endpoint }),
             capability: ArcSwapOption::empty(),
             last_error: ArcSwapOption::empty(),
             health: watch::channel(HealthState::Unproven).0,
             last_progress: AtomicU64::new(0),
+            renewal: AtomicBool::new(false),
             stop: watch::channel(false).0,
         }
+    }
+
+    #[must_use]
+    pub fn endpoint(&self) -> Endpoint {
+        self.reach.load().endpoint.clone()
+    }
+
+    #[must_use]
+    pub fn settings(&self) -> EngineSettings {
+        self.reach.load().settings.clone()
+    }
+
+    /// Takes another entry for the same engine.
+    pub fn swap_reach(&self, settings: EngineSettings, endpoint: Endpoint) {
+        self.reach.store(Arc::new(Reach { settings, endpoint }));
+    }
+
+    /// The gateway proves itself to this engine with a key of its own.
+    #[must_use]
+    pub fn has_key(&self) -> bool {
+        self.reach.load().settings.api_key.is_some()
+    }
+
+    /// Its entry in the settings as of now.
+    #[must_use]
+    pub fn settings(&self) -> Arc<EngineSettings> {
+        self.settings.load_full()
+    }
+
+    /// Where and how it is reached as of now. What has begun on an older one ends there.
+    #[must_use]
+    pub fn endpoint(&self) -> Arc<Endpoint> {
+        self.endpoint.load_full()
+    }
+
+    /// New settings for the same engine.
+    pub fn replace(&self, settings: EngineSettings, endpoint: Endpoint) {
+        self.settings.store(Arc::new(settings));
+        self.endpoint.store(Arc::new(endpoint));
+        self.renewal.store(true, Ordering::Relaxed);
+    }
+
+    /// True once after each [`EngineHandle::replace`].
+    #[must_use]
+    pub fn take_renewal(&self) -> bool {
+        self.renewal.swap(false, Ordering::Relaxed)
     }
 
     /// As found by probing, else as configured.
     #[must_use]
     pub fn kind(&self) -> EngineKind {
         let found = self.capability.load().as_ref().map(|c| c.kind);
-        found.or(self.settings.kind).unwrap_or(EngineKind::Openai)
+        found.or(self.reach.load().settings.kind).unwrap_or(EngineKind::Openai)
     }
 
     /// A receiver that wakes when the engine's health changes.

@@ -37,9 +37,8 @@ fn named_by_connection(headers: &HeaderMap, name: &HeaderName) -> bool {
     headers
         .get_all(CONNECTION)
         .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .any(|token| token.trim().eq_ignore_ascii_case(name.as_str()))
+        .flat_map(|value| value.as_bytes().split(|b| *b == b','))
+        .any(|token| token.trim_ascii().eq_ignore_ascii_case(name.as_str().as_bytes()))
 }
 
 /// The client's headers as the engine shall see them. `strip_credentials` where the client's key was meant for us.

@@ -1,4 +1,7 @@
-//! Adding and removing engines while everything runs.
+//! Adding, changing and removing engines while everything runs.
+//!
+//! An engine is its URL: a new key or capacity for the same URL changes the entry, and the engine keeps its id, its
+//! ledger and its health. A reload is planned first, with everything that can fail, and then carried out.
 
 use crate::clock::millis;
 use crate::fleet::{EngineHandle, Origin};
@@ -6,7 +9,7 @@ use crate::prober;
 use crate::state::Shared;
 use plimsoll_core::InstanceId;
 use plimsoll_pools::http::{Endpoint, EndpointError, EndpointOptions};
-use plimsoll_settings::{Engine, Upstream};
+use plimsoll_settings::{Engine, Settings, Upstream};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,55 +18,91 @@ use std::sync::Arc;
 /// # Errors
 /// A URL or certificate file that cannot be used.
 pub fn add(shared: &Arc<Shared>, settings: Engine, origin: Origin) -> Result<InstanceId, EndpointError> {
-    let options = endpoint_options(&settings, &shared.settings.load().upstream);
-    let endpoint = Endpoint::new(&settings.url, options)?;
-    let id = shared.fleet.next_id();
-    shared.with_scheduler(|s| s.add_instance(id, prober::first_spec(&settings)));
-    let engine = Arc::new(EngineHandle::new(id, settings, origin, endpoint));
-    shared.fleet.insert(&engine);
-    shared.refresh_models();
-    tokio::spawn(prober::run(shared.clone(), engine));
-    Ok(id)
+    let endpoint = endpoint(&settings, &shared.settings.load().upstream)?;
+    Ok(insert(shared, settings, origin, endpoint))
 }
 
-/// Takes an engine out for good. Its running streams go on; new requests do not reach it. False: not known.
+fn insert(shared: &Arc<Shared>, settings: Engine, origin: Origin, endpoint: Endpoint) -> InstanceId {
+    let id = shared.fleet.next_id();
+    let engine = Arc::new(EngineHandle::new(id, settings, origin, endpoint));
+    // What the scheduler can choose must be in the fleet.
+    shared.fleet.insert(&engine);
+    shared.with_scheduler(|s| s.add_instance(id, prober::current_spec(&engine)));
+    shared.refresh_models();
+    tokio::spawn(prober::run(shared.clone(), engine));
+    id
+}
+
+/// Takes an engine out for good. Its running requests go on; new ones do not reach it. False: not known.
 pub fn remove(shared: &Arc<Shared>, id: InstanceId) -> bool {
+    let running = shared.with_scheduler(|s| s.remove_instance(id));
     let Some(engine) = shared.fleet.remove(id) else { return false };
     engine.stop();
-    let running = shared.with_scheduler(|s| s.remove_instance(id));
     shared.refresh_models();
-    tracing::info!(engine = %id, url = engine.endpoint.url(), running, "engine removed");
+    tracing::info!(engine = %id, url = engine.endpoint().url(), running, "engine removed");
     true
 }
 
-/// Makes the config's engines be those of `wanted`: new URLs are added, missing ones removed, changed ones replaced.
-/// Engines added through the admin API stay.
-///
-/// # Errors
-/// The first engine that cannot be used; those before it are in.
-pub fn reconcile(shared: &Arc<Shared>, wanted: &[Engine]) -> Result<(), EndpointError> {
-    let present: BTreeMap<String, Arc<EngineHandle>> = shared
-        .fleet
-        .all()
-        .values()
-        .filter(|e| e.origin == Origin::Config)
-        .map(|e| (e.settings.url.clone(), e.clone()))
-        .collect();
-    for engine in present.values() {
-        if !wanted.contains(&engine.settings) {
-            remove(shared, engine.id);
-        }
-    }
-    for engine in wanted {
-        if present.get(&engine.url).is_none_or(|have| have.settings != *engine) {
-            add(shared, engine.clone(), Origin::Config)?;
-        }
-    }
-    Ok(())
+/// What a reload does to the engines. Nothing in it can fail any more.
+pub struct Plan {
+    add: Vec<(Engine, Endpoint)>,
+    change: Vec<(Arc<EngineHandle>, Engine, Endpoint)>,
+    remove: Vec<InstanceId>,
 }
 
-fn endpoint_options(engine: &Engine, upstream: &Upstream) -> EndpointOptions {
-    EndpointOptions {
+/// Finds out how to make the config's engines those of `wanted`: new URLs are added, missing ones removed, and where the
+/// entry or `upstream` has changed it is replaced. Engines added through the admin API stay.
+///
+/// # Errors
+/// The first engine that cannot be used, with its URL.
+pub fn plan(shared: &Shared, wanted: &Settings) -> Result<Plan, (String, EndpointError)> {
+    let build = |engine: &Engine| endpoint(engine, &wanted.upstream).map_err(|error| (engine.url.clone(), error));
+    let upstream_changed = shared.settings.load().upstream != wanted.upstream;
+    let mut entries: BTreeMap<&str, &Engine> = wanted.engines.iter().map(|e| (same_url(&e.url), e)).collect();
+    let mut plan = Plan { add: Vec::new(), change: Vec::new(), remove: Vec::new() };
+    for engine in shared.fleet.all().values() {
+        let settings = engine.settings();
+        let entry = match (entries.remove(same_url(&settings.url)), engine.origin) {
+            (Some(entry), _) => entry,
+            (None, Origin::Admin) => &settings,
+            (None, Origin::Config) => {
+                plan.remove.push(engine.id);
+                continue;
+            }
+        };
+        // A certificate file may have new content under its old name.
+        if upstream_changed || *entry != *settings || entry.ca_file.is_some() {
+            plan.change.push((engine.clone(), entry.clone(), build(entry)?));
+        }
+    }
+    for entry in entries.into_values() {
+        plan.add.push((entry.clone(), build(entry)?));
+    }
+    Ok(plan)
+}
+
+/// Carries a plan out.
+pub fn carry_out(shared: &Arc<Shared>, plan: Plan) {
+    for (settings, endpoint) in plan.add {
+        insert(shared, settings, Origin::Config, endpoint);
+    }
+    for (engine, settings, endpoint) in plan.change {
+        engine.replace(settings, endpoint);
+        shared.with_scheduler(|s| s.update_instance(engine.id, prober::current_spec(&engine)));
+        tracing::info!(engine = %engine.id, url = engine.endpoint().url(), "engine settings changed");
+    }
+    for id in plan.remove {
+        remove(shared, id);
+    }
+    shared.refresh_models();
+}
+
+fn same_url(url: &str) -> &str {
+    url.trim_end_matches('/')
+}
+
+fn endpoint(engine: &Engine, upstream: &Upstream) -> Result<Endpoint, EndpointError> {
+    let options = EndpointOptions {
         connect_timeout: millis(upstream.connect_timeout_ms),
         idle_timeout: millis(upstream.idle_timeout_ms),
         max_idle: upstream.max_idle_per_engine,
@@ -71,5 +110,6 @@ fn endpoint_options(engine: &Engine, upstream: &Upstream) -> EndpointOptions {
         api_key: engine.api_key.as_ref().map(|key| key.0.clone()),
         admin_api_key: engine.admin_api_key.as_ref().map(|key| key.0.clone()),
         ca_file: engine.ca_file.clone(),
-    }
+    };
+    Endpoint::new(&engine.url, options)
 }

@@ -7,8 +7,11 @@
 use crate::api_error::ApiError;
 use crate::attempt::Attempt;
 use crate::begin::upstream_error_miss;
+use crate::body::Cut;
+use crate::clock::nanos;
 use crate::first_event::StreamStart;
 use crate::flow::{Failure, Flow};
+use crate::stream_slots::{Live, StreamSlot};
 use crate::stream_watch::{StreamWatch, Verdict};
 use bytes::{Bytes, BytesMut};
 use futures_core::Stream;
@@ -16,6 +19,8 @@ use plimsoll_core::{ErrorCode, Outcome};
 use plimsoll_load::AttemptEnd;
 use plimsoll_pools::http::{BodyError, Exchange};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
@@ -27,11 +32,10 @@ const DONE: &[u8] = b"data: [DONE]\n\n";
 /// An engine that has sent `[DONE]` gets this long to end its body.
 const AFTER_DONE: Duration = Duration::from_secs(1);
 
-/// A running stream.
+/// A running stream. The attempt lies in the slot and is dropped before the flow: its end is in the record by then.
 pub struct Relay {
+    slot: Arc<StreamSlot>,
     flow: Flow,
-    attempt: Option<Attempt>,
-    exchange: Exchange,
     watch: StreamWatch,
     first: Option<Bytes>,
     over: bool,
@@ -44,6 +48,8 @@ pub struct Relay {
 enum Step {
     Frame(Option<Result<Bytes, BodyError>>),
     Timer,
+    /// The sweep has taken the engine's side: the client had stopped pulling.
+    Swept,
 }
 
 impl Relay {
@@ -52,13 +58,14 @@ impl Relay {
         // No other engine will be tried from here on: the client's bytes are not needed any more.
         flow.forget_body();
         let now = Instant::now();
+        let deadline = flow.shared.now() + nanos(flow.deadline.saturating_duration_since(now));
+        let live = Live { attempt: Some(start.attempt), exchange: start.exchange };
         Relay {
+            slot: flow.shared.streams.open(live, deadline),
             flow,
-            attempt: Some(start.attempt),
-            exchange: start.exchange,
             watch: start.watch,
             first: Some(start.first).filter(|b| !b.is_empty()),
-            over: start.over,
+            over: false,
             // Armed by its first poll; a stream that never waits pays nothing for it.
             timer: Box::pin(tokio::time::sleep_until(now)),
             last_frame: now,
@@ -69,27 +76,31 @@ impl Relay {
     /// As the body of an answer.
     pub fn into_stream(self) -> impl Stream<Item = Bytes> + Send {
         futures_util::stream::unfold(Box::new(self), |mut relay| async move {
+            relay.slot.pulled();
             let bytes = relay.next().await?;
+            relay.slot.handed(relay.flow.shared.now());
             Some((bytes, relay))
         })
     }
 
     async fn next(&mut self) -> Option<Bytes> {
         if let Some(first) = self.first.take() {
+            if self.watch.saw_done() {
+                self.completed();
+            }
             self.arm();
             return Some(first);
         }
         while !self.over {
-            let step = tokio::select! {
-                biased;
-                frame = self.exchange.frame() => Step::Frame(frame),
-                () = self.timer.as_mut() => Step::Timer,
-            };
+            // A client that takes a little now and then would never let the timer have its turn.
+            let late = Instant::now() >= self.flow.deadline && !self.watch.is_complete();
+            let step = if late { Step::Timer } else { self.step().await };
             let sent = match step {
                 Step::Frame(Some(Ok(frame))) => self.frame(&frame),
                 Step::Frame(Some(Err(error))) => self.ended(Some(error)),
                 Step::Frame(None) => self.ended(None),
                 Step::Timer => self.tick(),
+                Step::Swept => self.swept(),
             };
             if let Some(bytes) = sent.filter(|b| !b.is_empty()) {
                 self.last_sent = Instant::now();
@@ -99,14 +110,36 @@ impl Relay {
         None
     }
 
+    async fn step(&mut self) -> Step {
+        let slot = &self.slot;
+        let frame = std::future::poll_fn(|cx| match slot.with(|live| live.exchange.poll_data(cx)) {
+            Some(Poll::Ready(frame)) => Poll::Ready(Step::Frame(frame)),
+            Some(Poll::Pending) => Poll::Pending,
+            None => Poll::Ready(Step::Swept),
+        });
+        tokio::select! {
+            biased;
+            step = frame => step,
+            () = self.timer.as_mut() => Step::Timer,
+        }
+    }
+
     fn frame(&mut self, frame: &Bytes) -> Option<Bytes> {
         self.last_frame = Instant::now();
-        if let Some(attempt) = &self.attempt {
-            attempt.moved(self.flow.shared.now());
-        }
+        let now = self.flow.shared.now();
+        self.slot.with(|live| {
+            if let Some(attempt) = &live.attempt {
+                attempt.moved(now);
+            }
+        });
         let fed = self.watch.feed(frame, &mut self.flow.progress.output);
         let (end, failure) = match fed.verdict {
-            Verdict::Fine => return Some(fed.events),
+            Verdict::Fine => {
+                if self.watch.saw_done() {
+                    self.completed();
+                }
+                return Some(fed.events);
+            }
             Verdict::Error { status, message } => {
                 let miss = upstream_error_miss(&self.flow, status, &message, false);
                 (miss.end, miss.failure)
@@ -122,14 +155,21 @@ impl Relay {
         Some(self.fail(fed.events, end, failure))
     }
 
+    /// The stream has said its last word. Settled before the client has it, so that a client that leaves at once has not
+    /// cancelled anything; the rest of the body is only read to keep the connection.
+    fn completed(&mut self) {
+        if let Some(attempt) = self.slot.take_attempt() {
+            attempt.complete(self.flow.progress.output.usage);
+            self.flow.end(Outcome::Completed, 200, None);
+            self.arm();
+        }
+    }
+
     /// The engine's body is over, properly or not.
     fn ended(&mut self, error: Option<BodyError>) -> Option<Bytes> {
         if self.watch.is_complete() {
+            self.completed();
             self.over = true;
-            if let Some(attempt) = self.attempt.take() {
-                attempt.complete(self.flow.progress.output.usage);
-            }
-            self.flow.end(Outcome::Completed, 200, None);
             // A complete stream whose end mark got lost is given one: clients wait for it.
             return (!self.watch.saw_done()).then(|| Bytes::from_static(DONE));
         }
@@ -166,6 +206,17 @@ impl Relay {
         keep_alive.then_some(KEEP_ALIVE)
     }
 
+    /// The client is back after all, but its request is not.
+    fn swept(&mut self) -> Option<Bytes> {
+        self.over = true;
+        if self.watch.is_complete() {
+            return None;
+        }
+        let message = "the client took nothing for longer than `streams.client_stall_timeout_ms`, or past its deadline";
+        let failure = failure(Outcome::Cancelled, ErrorCode::DeadlineExceeded, message.to_owned());
+        Some(self.error_event(Bytes::new(), failure))
+    }
+
     fn keep_alive_interval(&self) -> Duration {
         Duration::from_millis(self.flow.settings.streams.keep_alive_ms)
     }
@@ -182,8 +233,7 @@ impl Relay {
 
     /// Ends the stream with an error event; the engine has ended by itself.
     fn fail(&mut self, before: Bytes, end: AttemptEnd, failure: Failure) -> Bytes {
-        self.over = true;
-        if let Some(attempt) = self.attempt.take() {
+        if let Some(attempt) = self.slot.take_attempt() {
             attempt.end(end, Some(failure.error.message.clone()));
         }
         self.error_event(before, failure)
@@ -191,14 +241,14 @@ impl Relay {
 
     /// Ends the stream with an error event and stops the engine.
     fn stop(&mut self, end: AttemptEnd, failure: Failure) -> Bytes {
-        self.over = true;
-        if let Some(attempt) = self.attempt.take() {
+        if let Some(attempt) = self.slot.take_attempt() {
             attempt.end_and_abort(end, Some(failure.error.message.clone()));
         }
         self.error_event(Bytes::new(), failure)
     }
 
     fn error_event(&mut self, before: Bytes, failure: Failure) -> Bytes {
+        self.over = true;
         let code = failure.error.code;
         // The status line said 200 long ago; the record says so too.
         self.flow.end(failure.outcome, 200, Some(code));
@@ -216,29 +266,37 @@ fn failure(outcome: Outcome, code: ErrorCode, message: String) -> Failure {
     Failure { outcome, error: ApiError::new(code, message) }
 }
 
-/// A large non-streaming answer, passed on unchecked.
-pub fn pass(mut flow: Flow, attempt: Attempt, exchange: Exchange) -> impl Stream<Item = Bytes> + Send {
+/// A large non-streaming answer on its way, unchecked. The attempt is dropped before the flow.
+struct Passing {
+    attempt: Option<Attempt>,
+    exchange: Exchange,
+    flow: Flow,
+}
+
+/// Passes a large answer on. It has the same limits as any other; when it breaks off, the connection is reset.
+pub fn pass(mut flow: Flow, attempt: Attempt, exchange: Exchange) -> impl Stream<Item = Result<Bytes, Cut>> + Send {
+    flow.forget_body();
     flow.progress.output.piece(std::time::Instant::now());
-    let state = Box::new((flow, Some(attempt), exchange));
+    let state = Box::new(Passing { attempt: Some(attempt), exchange, flow });
     futures_util::stream::unfold(state, |mut state| async move {
-        let (flow, attempt, exchange) = &mut *state;
-        let bytes = match exchange.frame().await {
-            Some(Ok(bytes)) => bytes,
-            end => {
-                let attempt = attempt.take()?;
-                match end {
-                    None => {
-                        attempt.end(AttemptEnd::Ok, None);
-                        flow.end(Outcome::Completed, 200, None);
-                    }
-                    Some(result) => {
-                        attempt.end(AttemptEnd::Failed, result.err().map(|e| e.to_string()));
-                        flow.end(Outcome::Truncated, 200, Some(ErrorCode::EngineTruncated));
-                    }
-                }
+        let Passing { attempt, exchange, flow } = &mut *state;
+        attempt.as_ref()?.moved(flow.shared.now());
+        let until = flow.deadline.min(Instant::now() + flow.idle_timeout());
+        let (end, outcome, code) = match tokio::time::timeout_at(until, exchange.frame()).await {
+            Ok(Some(Ok(bytes))) => return Some((Ok(bytes), state)),
+            Ok(None) => {
+                attempt.take()?.complete(None);
+                flow.end(Outcome::Completed, 200, None);
                 return None;
             }
+            Ok(Some(Err(_))) => (AttemptEnd::Failed, Outcome::Truncated, ErrorCode::EngineTruncated),
+            Err(_) if until == flow.deadline => {
+                (AttemptEnd::Cancelled, Outcome::DeadlineExceeded, ErrorCode::DeadlineExceeded)
+            }
+            Err(_) => (AttemptEnd::Stalled, Outcome::Stalled, ErrorCode::EngineStalled),
         };
-        Some((bytes, state))
+        attempt.take()?.end_and_abort(end, None);
+        flow.end(outcome, 200, Some(code));
+        Some((Err(Cut), state))
     })
 }

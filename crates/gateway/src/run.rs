@@ -5,16 +5,20 @@ use crate::metrics::EngineOnlyWord;
 use crate::record::{Decisions, open_log};
 use crate::spans::SpanSink;
 use crate::state::{LogFilter, Shared};
-use crate::{admin, membership, server, tls};
+use crate::{admin, membership, server, stream_slots, tls};
 use plimsoll_settings::Settings;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
+
+/// Longest wait at the end for aborts on their way to engines.
+const ABORTS_AT_END: Duration = Duration::from_secs(2);
 
 /// Reads the settings again, as the command line, environment and file say now.
 pub type Reload = Box<dyn Fn() -> Result<Settings, String> + Send + Sync>;
@@ -70,6 +74,7 @@ pub async fn run(start: Start) -> Result<(), GatewayError> {
         let url = engine.url.clone();
         membership::add(&shared, engine, Origin::Config).map_err(|e| GatewayError::Engine(url, e))?;
     }
+    let sweeper = tokio::spawn(stream_slots::sweep_forever(shared.clone()));
     let (stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(server::run(shared.clone(), clients, tls, stopped.clone()));
     let admin = admin::router(shared.clone(), addresses.1.ip().is_loopback());
@@ -99,6 +104,9 @@ pub async fn run(start: Start) -> Result<(), GatewayError> {
         _ = term.recv() => tracing::warn!("second signal: running requests are cut"),
         _ = int.recv() => tracing::warn!("second signal: running requests are cut"),
     }
+    // Requests that were cut have told their engines to stop: let that arrive.
+    shared.pending_aborts.done(ABORTS_AT_END).await;
+    sweeper.abort();
     admin_done.abort();
     for engine in shared.fleet.all().values() {
         engine.stop();
@@ -107,7 +115,7 @@ pub async fn run(start: Start) -> Result<(), GatewayError> {
     if let Some(writer) = log {
         // Requests that were cut may still hold a sender for a moment; their records are written within the bound.
         let joined = tokio::task::spawn_blocking(move || writer.join());
-        let _ = tokio::time::timeout(std::time::Duration::from_secs(2), joined).await;
+        let _ = tokio::time::timeout(Duration::from_secs(2), joined).await;
     }
     Ok(())
 }

@@ -8,8 +8,10 @@ use crate::body_budget::BodyBudget;
 use crate::clock::Clock;
 use crate::fleet::Fleet;
 use crate::metrics::{EngineLabel, EngineWord, Metrics, OTHER_MODEL};
+use crate::pending::PendingWork;
 use crate::record::Decisions;
 use crate::spans::SpanSink;
+use crate::stream_slots::StreamSlots;
 use crate::token_estimate::TokenEstimate;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -41,6 +43,8 @@ pub struct Shared {
     pub retry_budget: Mutex<RetryBudget>,
     pub log_filter: Option<LogFilter>,
     pub spans: Option<SpanSink>,
+    pub streams: StreamSlots,
+    pub pending_aborts: PendingWork,
     scheduler: Mutex<Scheduler>,
     /// Served model names, for metric labels.
     models: ArcSwap<BTreeSet<String>>,
@@ -69,6 +73,8 @@ impl Shared {
             stopping: AtomicBool::new(false),
             log_filter,
             spans,
+            streams: StreamSlots::default(),
+            pending_aborts: PendingWork::default(),
             settings: ArcSwap::from_pointee(settings),
         }
     }
@@ -85,16 +91,14 @@ impl Shared {
 
     /// Settles an attempt. Later calls for the same ticket change nothing.
     pub fn settle(&self, ticket: Ticket, end: AttemptEnd) {
-        let settled = self.with_scheduler(|s| s.settle(ticket, self.now(), end));
-        if let Settled::Released { health: Some(change) } = settled {
-            self.health_changed(change);
-        }
+        self.with_health(|s| match s.settle(ticket, self.now(), end) {
+            Settled::Released { health } => health,
+            Settled::InstanceGone | Settled::Already => None,
+        });
     }
 
     pub fn first_token(&self, ticket: Ticket) {
-        if let Some(change) = self.with_scheduler(|s| s.first_token(ticket, self.now())) {
-            self.health_changed(change);
-        }
+        self.with_health(|s| s.first_token(ticket, self.now()));
     }
 
     /// The engine said how much of a prompt it had to prefill; teaches its rate.
@@ -104,13 +108,27 @@ impl Shared {
         }
     }
 
-    /// Logs, counts and signals a transition.
-    pub fn health_changed(&self, change: HealthChange) {
+    /// Runs what may change an engine's health. The change is signalled inside the critical section, so that two
+    /// changes cannot be told in the wrong order; logged and counted after it.
+    pub fn with_health(&self, f: impl FnOnce(&mut Scheduler) -> Option<HealthChange>) {
+        let change = {
+            let mut scheduler = self.scheduler.lock();
+            let change = f(&mut scheduler);
+            if let Some(engine) = change.and_then(|change| self.fleet.get(change.instance)) {
+                engine.set_health(change.map_or(HealthState::Unproven, |change| change.to));
+            }
+            change
+        };
+        if let Some(change) = change {
+            self.tell(change);
+        }
+    }
+
+    fn tell(&self, change: HealthChange) {
         let Some(engine) = self.fleet.get(change.instance) else { return };
-        engine.set_health(change.to);
         let result = change.to.as_str();
         self.metrics.health_changes.get_or_create(&EngineWord { engine: change.instance.0, result }).inc();
-        let (from, url) = (change.from.as_str(), engine.endpoint.url());
+        let (from, url) = (change.from.as_str(), engine.endpoint().url().to_owned());
         if change.to == HealthState::Ejected {
             tracing::warn!(engine = %change.instance, url, from, why = change.why, "engine is out");
         } else {

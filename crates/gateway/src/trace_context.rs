@@ -36,7 +36,12 @@ impl TraceContext {
 }
 
 fn parse(value: &str) -> Option<(u128, u64, bool)> {
-    let mut parts = value.trim().split('-');
+    let value = value.trim();
+    // Lower-case hex digits only; the number parser below would also take a sign.
+    if !value.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f' | b'-')) {
+        return None;
+    }
+    let mut parts = value.split('-');
     let version = parts.next().filter(|v| v.len() == 2 && *v != "ff")?;
     u8::from_str_radix(version, 16).ok()?;
     let trace = parts.next().filter(|t| t.len() == 32)?;
@@ -66,6 +71,7 @@ mod tests {
     fn a_broken_context_starts_a_new_trace() {
         for bad in [
             "",
+            "+0-+bf92f3577b34da6a3ce929d0e0e4736-+0f067aa0ba902b7-+1",
             "00-0-0-0",
             "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
             "00-00000000000000000000000000000000-00f067aa0ba902b7-01",

@@ -107,6 +107,12 @@ struct Sampling<'a> {
     n: Option<&'a RawValue>,
 }
 
+/// Most sequences (prompts times `n`) of one request: engines refuse fewer, and every one is tracked.
+pub const MAX_SEQUENCES: u64 = 65_536;
+
+/// Longest model name, in bytes. Names are kept in records and come back in errors.
+pub const MAX_MODEL_BYTES: usize = 256;
+
 /// Scans a body. Unknown keys are neither read nor refused.
 ///
 /// # Errors
@@ -123,6 +129,9 @@ pub fn scan(api: Api, body: &Bytes) -> Result<RequestFacts, RequestError> {
     let model = optional::<String>(scan.model, "model", "a string")?;
     if model.as_deref() == Some("") {
         return Err(wrong("model", "`model` must not be empty"));
+    }
+    if model.as_ref().is_some_and(|model| model.len() > MAX_MODEL_BYTES) {
+        return Err(wrong("model", &format!("`model` is longer than {MAX_MODEL_BYTES} bytes")));
     }
     let stream = optional::<bool>(scan.stream, "stream", "true or false")?.unwrap_or(false);
     let mut n = count_of(scan.n, "n")?.unwrap_or(1);
@@ -161,12 +170,16 @@ pub fn scan(api: Api, body: &Bytes) -> Result<RequestFacts, RequestError> {
             }
         }
     };
+    let sequences = prompts.max(1).saturating_mul(n.max(1));
+    if sequences > MAX_SEQUENCES {
+        return Err(wrong("n", &format!("prompts times `n` is {sequences}; at most {MAX_SEQUENCES} are served")));
+    }
     Ok(RequestFacts {
         model,
         stream: stream && api != Api::Embeddings,
         prompt,
         max_output_tokens,
-        sequences: prompts.max(1).saturating_mul(n.max(1)),
+        sequences,
         batch: prompts != 1 || scan.input_is_list(api),
         rid: scan.rid.map(|raw| span(text, raw.get())),
     })

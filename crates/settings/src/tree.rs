@@ -215,7 +215,10 @@ impl Default for Limits {
 pub struct Streams {
     /// An SSE comment is sent after this much silence, in milliseconds, so that proxies keep the connection.
     pub keep_alive_ms: u64,
-    /// Longest silence of an engine inside a stream, per class, in milliseconds.
+    /// Longest wait for a stream's first output, in milliseconds. Queues and long prefills are silent; a frozen engine is
+    /// found by its probes long before.
+    pub first_token_timeout_ms: u64,
+    /// Longest silence of an engine inside a stream that has begun, per class, in milliseconds.
     pub idle_timeout_ms: PerClassMs,
     /// A client that takes no byte for this long, in milliseconds, is cut and its request aborted.
     pub client_stall_timeout_ms: u64,
@@ -227,6 +230,7 @@ impl Default for Streams {
     fn default() -> Self {
         Streams {
             keep_alive_ms: 15_000,
+            first_token_timeout_ms: 1_200_000,
             idle_timeout_ms: PerClassMs { high: 60_000, medium: 120_000, low: 300_000 },
             client_stall_timeout_ms: 120_000,
             event_bytes: 4 << 20,

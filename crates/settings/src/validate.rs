@@ -80,6 +80,7 @@ fn numbers(settings: &Settings, found: &mut Vec<Problem>) {
     check.wait_ms("limits.request_timeout_ms", s.limits.request_timeout_ms);
     check.above_zero("limits.answer_bytes", s.limits.answer_bytes as u64);
 
+    check.wait_ms("streams.first_token_timeout_ms", s.streams.first_token_timeout_ms);
     check.wait_ms("streams.keep_alive_ms", s.streams.keep_alive_ms);
     check.wait_ms("streams.idle_timeout_ms.high", s.streams.idle_timeout_ms.high);
     check.wait_ms("streams.idle_timeout_ms.medium", s.streams.idle_timeout_ms.medium);

@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// Why no answer head came back. The variants differ in what the engine may have done with the request.
@@ -35,6 +36,10 @@ pub enum SendError {
 #[error("the engine's answer broke off: {0}")]
 pub struct BodyError(pub String);
 
+/// An idle connection that closes as a request is sent says so at once. A close that comes later is the engine's, or of a
+/// proxy that lost patience, after work was done.
+const STALE_WITHIN: Duration = Duration::from_secs(1);
+
 /// An answer whose head has arrived. Dropping it before the end closes the connection, which is how a request is
 /// cancelled; reaching the end puts the connection back into the pool.
 pub struct Exchange {
@@ -52,6 +57,7 @@ impl Exchange {
         request: Request<OutBody>,
     ) -> Result<Exchange, SendError> {
         let reused = conn.reused;
+        let began = Instant::now();
         let answer = {
             let mut answer = pin!(conn.sender.try_send_request(request));
             // `conn.sender` is only borrowed to make the future, which owns its channel end.
@@ -83,7 +89,7 @@ impl Exchange {
                 if error.is_parse() || error.is_parse_too_large() {
                     return Err(SendError::BadAnswer(error.to_string()));
                 }
-                if reused && closed_without_answer(&error) {
+                if reused && began.elapsed() < STALE_WITHIN && closed_without_answer(&error) {
                     return Err(SendError::Stale { sent: true });
                 }
                 Err(SendError::Broken(describe(&error)))

@@ -73,6 +73,9 @@ fn what_is_refused_and_why() {
         let text = refused(Api::Chat, format!("{ok}{extra}}}").as_bytes());
         assert!(text.contains(hint), "{text} lacks {hint}");
     }
+    assert!(refused(Api::Completions, br#"{"prompt":["a","b"],"n":40000}"#).contains("at most 65536"));
+    let long = format!(r#"{{"model":"{}","messages":[]}}"#, "m".repeat(257));
+    assert!(refused(Api::Chat, long.as_bytes()).contains("longer than 256"));
     assert!(refused(Api::Completions, br#"{"prompt":[]}"#).contains("empty"));
     assert!(refused(Api::Completions, br#"{"prompt":[1,-2]}"#).contains("negative"));
     assert!(refused(Api::Generate, br#"{"text":"a","input_ids":[1]}"#).contains("exactly one"));
