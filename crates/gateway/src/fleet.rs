@@ -60,11 +60,13 @@ impl EngineHandle {
         }
     }
 
+    /// Where it is reached as of now. What has begun on an older one ends there.
     #[must_use]
     pub fn endpoint(&self) -> Endpoint {
         self.reach.load().endpoint.clone()
     }
 
+    /// Its entry in the settings as of now.
     #[must_use]
     pub fn settings(&self) -> EngineSettings {
         self.reach.load().settings.clone()
@@ -73,6 +75,7 @@ impl EngineHandle {
     /// Takes another entry for the same engine.
     pub fn swap_reach(&self, settings: EngineSettings, endpoint: Endpoint) {
         self.reach.store(Arc::new(Reach { settings, endpoint }));
+        self.renewal.store(true, Ordering::Relaxed);
     }
 
     /// The gateway proves itself to this engine with a key of its own.
@@ -81,26 +84,7 @@ impl EngineHandle {
         self.reach.load().settings.api_key.is_some()
     }
 
-    /// Its entry in the settings as of now.
-    #[must_use]
-    pub fn settings(&self) -> Arc<EngineSettings> {
-        self.settings.load_full()
-    }
-
-    /// Where and how it is reached as of now. What has begun on an older one ends there.
-    #[must_use]
-    pub fn endpoint(&self) -> Arc<Endpoint> {
-        self.endpoint.load_full()
-    }
-
-    /// New settings for the same engine.
-    pub fn replace(&self, settings: EngineSettings, endpoint: Endpoint) {
-        self.settings.store(Arc::new(settings));
-        self.endpoint.store(Arc::new(endpoint));
-        self.renewal.store(true, Ordering::Relaxed);
-    }
-
-    /// True once after each [`EngineHandle::replace`].
+    /// True once after each [`EngineHandle::swap_reach`].
     #[must_use]
     pub fn take_renewal(&self) -> bool {
         self.renewal.swap(false, Ordering::Relaxed)

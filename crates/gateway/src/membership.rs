@@ -71,7 +71,7 @@ pub fn plan(shared: &Shared, wanted: &Settings) -> Result<Plan, (String, Endpoin
             }
         };
         // A certificate file may have new content under its old name.
-        if upstream_changed || *entry != *settings || entry.ca_file.is_some() {
+        if upstream_changed || *entry != settings || entry.ca_file.is_some() {
             plan.change.push((engine.clone(), entry.clone(), build(entry)?));
         }
     }
@@ -87,7 +87,7 @@ pub fn carry_out(shared: &Arc<Shared>, plan: Plan) {
         insert(shared, settings, Origin::Config, endpoint);
     }
     for (engine, settings, endpoint) in plan.change {
-        engine.replace(settings, endpoint);
+        engine.swap_reach(settings, endpoint);
         shared.with_scheduler(|s| s.update_instance(engine.id, prober::current_spec(&engine)));
         tracing::info!(engine = %engine.id, url = engine.endpoint().url(), "engine settings changed");
     }

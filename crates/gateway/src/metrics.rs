@@ -156,6 +156,21 @@ impl Metrics {
         text
     }
 
+    /// The engine is gone for good: ids are never given again, so its series would stay for ever. `attempts`' words are
+    /// those of [`crate::attempt`].
+    pub fn forget_engine(&self, engine: u32) {
+        let attempts = ["ok", "client_fault", "cancelled", "refused", "connect_failed", "failed", "stalled"];
+        let health = ["unproven", "healthy", "ejected", "half_open"];
+        let aborts = ["failed", "called", "disconnected"];
+        let families: [(_, &[&'static str]); 3] =
+            [(&self.attempts, &attempts), (&self.health_changes, &health), (&self.aborts, &aborts)];
+        for (family, words) in families {
+            for result in words {
+                family.remove(&EngineWord { engine, result });
+            }
+        }
+    }
+
     pub fn error(&self, code: ErrorCode) {
         self.errors.get_or_create(&CodeLabel { code: code.as_str() }).inc();
     }

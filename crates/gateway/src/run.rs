@@ -151,8 +151,19 @@ async fn reload_now(shared: &Arc<Shared>, reload: Option<Arc<Reload>>, acceptor:
         return;
     };
     let read = tokio::task::spawn_blocking(move || reload()).await.unwrap_or_else(|e| Err(e.to_string()));
-    let checked = read.and_then(|settings| load_tls(&settings).map(|tls| (settings, tls)));
-    let (settings, tls) = match checked {
+    // Everything that can fail comes first: a reload is taken whole or not at all.
+    let checked = read.and_then(|settings| {
+        let tls = load_tls(&settings)?;
+        let plan = membership::plan(shared, &settings).map_err(|(url, e)| format!("engine `{url}`: {e}"))?;
+        let filter = &settings.telemetry.log;
+        if shared.settings.load().telemetry.log != *filter
+            && let Some(set) = &shared.log_filter
+        {
+            set(filter).map_err(|why| format!("`telemetry.log`: {why}"))?;
+        }
+        Ok((settings, tls, plan))
+    });
+    let (settings, tls, plan) = match checked {
         Ok(good) => good,
         Err(why) => {
             count("refused");
@@ -160,31 +171,31 @@ async fn reload_now(shared: &Arc<Shared>, reload: Option<Arc<Reload>>, acceptor:
             return;
         }
     };
-    let before = shared.settings.load_full();
-    for (key, changed) in [
-        ("gateway.listen", before.gateway.listen != settings.gateway.listen),
-        ("admin.listen", before.admin.listen != settings.admin.listen),
-        ("decisions.log_file", before.decisions.log_file != settings.decisions.log_file),
-        ("telemetry.otlp_endpoint", before.telemetry.otlp_endpoint != settings.telemetry.otlp_endpoint),
-    ] {
-        if changed {
-            tracing::warn!(key, "this setting needs a restart; the old value stays in use");
-        }
-    }
-    if before.telemetry.log != settings.telemetry.log
-        && let Some(set) = &shared.log_filter
-        && let Err(why) = set(&settings.telemetry.log)
-    {
-        tracing::error!(why, "the new log filter is not valid, the old one stays");
+    for key in needs_restart(&shared.settings.load(), &settings) {
+        tracing::warn!(key, "this setting needs a restart; the old value stays in use");
     }
     acceptor.send_replace(tls);
-    let engines = settings.engines.clone();
     shared.apply(settings);
-    if let Err(error) = membership::reconcile(shared, &engines) {
-        count("partial");
-        tracing::error!(%error, "reload: an engine cannot be used; the rest is in effect");
-        return;
-    }
+    membership::carry_out(shared, plan);
     count("applied");
     tracing::info!("settings reloaded");
+}
+
+/// What differs between the two and is only read at start.
+fn needs_restart(before: &Settings, after: &Settings) -> Vec<&'static str> {
+    let (decisions, telemetry) = ((&before.decisions, &after.decisions), (&before.telemetry, &after.telemetry));
+    let all = [
+        ("gateway.listen", before.gateway.listen != after.gateway.listen),
+        ("gateway.max_connections", before.gateway.max_connections != after.gateway.max_connections),
+        ("admin.listen", before.admin.listen != after.admin.listen),
+        (
+            "policy.assumed_bytes_per_token",
+            before.policy.assumed_bytes_per_token.to_bits() != after.policy.assumed_bytes_per_token.to_bits(),
+        ),
+        ("decisions.ring_records", decisions.0.ring_records != decisions.1.ring_records),
+        ("decisions.log_file", decisions.0.log_file != decisions.1.log_file),
+        ("telemetry.log_format", telemetry.0.log_format != telemetry.1.log_format),
+        ("telemetry.otlp_endpoint", telemetry.0.otlp_endpoint != telemetry.1.otlp_endpoint),
+    ];
+    all.into_iter().filter_map(|(key, changed)| changed.then_some(key)).collect()
 }
