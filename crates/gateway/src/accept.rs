@@ -115,6 +115,7 @@ async fn generation(
     let charge = Charge {
         uncached_prefill_tokens: prompt_tokens,
         reserved_kv_tokens: prompt_tokens.saturating_add(output_tokens.saturating_mul(facts.sequences)),
+        sequences: facts.sequences,
     };
     let trace = trace_context(&head.headers, settings.telemetry.trace_fraction);
     let mut towards = headers::towards_engine(&head.headers, keys.required());

@@ -19,7 +19,7 @@ use crate::record::AttemptRecord;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use plimsoll_core::{EngineKind, ErrorCode, LegRole, Nanos, Outcome};
-use plimsoll_load::{Ask, AttemptEnd, PlaceError};
+use plimsoll_load::{Ask, AttemptEnd, PlaceError, RouteSet};
 use plimsoll_pools::chunk::{StreamDialect, inspect_error_body};
 use plimsoll_pools::http::{Exchange, SendError};
 use plimsoll_protocol::request::Api;
@@ -142,6 +142,13 @@ fn place(flow: &mut Flow) -> Result<Attempt, Failure> {
         role: LegRole::Unified,
         model: flow.model.as_deref(),
         kinds,
+        route: match flow.route.api {
+            Api::Chat => RouteSet::CHAT,
+            Api::Completions => RouteSet::COMPLETIONS,
+            Api::Embeddings => RouteSet::EMBEDDINGS,
+            Api::Generate => RouteSet::GENERATE,
+        },
+        streams: flow.facts.stream,
         charge: flow.charge,
         exclude: &flow.progress.tried,
     };

@@ -3,8 +3,8 @@
 //! `cargo run --release -p plimsoll-load --example choice_cost`. The budget of the request path is 10 us at 1,024
 //! engines. Every instance has reported load and has a learnt rate, and about two requests are in flight on each.
 
-use plimsoll_core::{EngineKind, InstanceId, LegRole, LoadReport, Nanos, RequestId};
-use plimsoll_load::{Ask, AttemptEnd, Charge, InstanceSpec, PolicyKind, Scheduler, SchedulerConfig, Ticket};
+use plimsoll_core::{EngineKind, InstanceId, LoadReport, Nanos, RequestId};
+use plimsoll_load::{Ask, AttemptEnd, Charge, InstanceSpec, PolicyKind, RouteSet, Scheduler, SchedulerConfig, Ticket};
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -28,7 +28,10 @@ fn measure(policy: PolicyKind, engines: u32) -> Vec<u64> {
     for id in (0..engines).map(InstanceId) {
         let models = vec!["model".to_owned(), format!("adapter-{}", id.0 % 7)];
         let capacity_kv_tokens = Some(1_000_000);
-        let spec = InstanceSpec { models, kind: EngineKind::Sglang, ranks: 1, capacity_kv_tokens, ready: true };
+        let context_tokens = Some(131_072);
+        let kind = EngineKind::Sglang;
+        let spec =
+            InstanceSpec { models, kind, capacity_kv_tokens, context_tokens, ready: true, ..InstanceSpec::default() };
         scheduler.add_instance(id, spec);
         scheduler.probe_ok(id, start);
         let report = LoadReport {
@@ -46,13 +49,12 @@ fn measure(policy: PolicyKind, engines: u32) -> Vec<u64> {
         let now = start + Nanos(step * 100_000);
         let ask = Ask {
             request: RequestId(u128::from(step)),
-            attempt: 0,
-            leg: 0,
-            role: LegRole::Unified,
             model: Some("model"),
-            kinds: None,
-            charge: Charge { uncached_prefill_tokens: 500 + step % 1_500, reserved_kv_tokens: 3_000 },
-            exclude: &[],
+            route: RouteSet::CHAT,
+            // Every other one's prefill is released by time.
+            streams: step % 2 == 0,
+            charge: Charge { uncached_prefill_tokens: 500 + step % 1_500, reserved_kv_tokens: 3_000, sequences: 1 },
+            ..Ask::default()
         };
         let before = Instant::now();
         let placed = scheduler.place(now, &ask);

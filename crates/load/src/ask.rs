@@ -1,5 +1,6 @@
 //! What goes into the scheduler: instances, questions, and how attempts ended.
 
+use crate::routes::RouteSet;
 use plimsoll_core::{EngineKind, InstanceId, LegRole, Nanos, RequestId};
 
 /// What is known about an instance. Probing refines it (`update_instance`).
@@ -12,17 +13,49 @@ pub struct InstanceSpec {
     pub ranks: u16,
     /// KV tokens the whole instance can hold, split evenly over its ranks. A rank's own report wins over it.
     pub capacity_kv_tokens: Option<u64>,
+    /// Longest prompt plus output of one sequence. Bounds what one request can reserve here.
+    pub context_tokens: Option<u64>,
+    /// Takes only legs of this role.
+    pub role: LegRole,
+    /// [`RouteSet::ALL`] where the engine does not say.
+    pub routes: RouteSet,
     /// The engine says of itself that it can serve (it may be loading weights).
     pub ready: bool,
 }
 
+/// An engine of which nothing is known yet.
+impl Default for InstanceSpec {
+    fn default() -> Self {
+        InstanceSpec {
+            models: Vec::new(),
+            kind: EngineKind::Openai,
+            ranks: 1,
+            capacity_kv_tokens: None,
+            context_tokens: None,
+            role: LegRole::Unified,
+            routes: RouteSet::ALL,
+            ready: false,
+        }
+    }
+}
+
 /// What one attempt costs an instance from the moment of the choice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
     /// Prompt tokens that are not expected to hit the cache. Released at the first token.
     pub uncached_prefill_tokens: u64,
     /// KV tokens held until the attempt ends: prompt plus predicted growth.
     pub reserved_kv_tokens: u64,
+    /// Sequences that will run: prompts times samples. 0 is read as 1. None of them can outgrow the engine's context,
+    /// so it bounds what is reserved.
+    pub sequences: u64,
+}
+
+/// One sequence that costs nothing.
+impl Default for Charge {
+    fn default() -> Self {
+        Charge { uncached_prefill_tokens: 0, reserved_kv_tokens: 0, sequences: 1 }
+    }
 }
 
 impl Charge {
@@ -34,6 +67,7 @@ impl Charge {
         Charge {
             uncached_prefill_tokens: self.uncached_prefill_tokens.min(Self::MAX_TOKENS),
             reserved_kv_tokens: self.reserved_kv_tokens.min(Self::MAX_TOKENS),
+            sequences: self.sequences.clamp(1, Self::MAX_TOKENS),
         }
     }
 }
@@ -49,9 +83,31 @@ pub struct Ask<'a> {
     pub model: Option<&'a str>,
     /// Restrict to these engine families (`/generate` is SGLang only).
     pub kinds: Option<&'a [EngineKind]>,
+    /// The route it came by; [`RouteSet::NONE`]: any engine will do.
+    pub route: RouteSet,
+    /// Its first token will be seen. Of any other request the prefill tokens count only for as long as they should take.
+    pub streams: bool,
     pub charge: Charge,
     /// Instances that this request has already failed on.
     pub exclude: &'a [InstanceId],
+}
+
+/// A plain stream for the only model there is.
+impl Default for Ask<'_> {
+    fn default() -> Self {
+        Ask {
+            request: RequestId(0),
+            attempt: 0,
+            leg: 0,
+            role: LegRole::Unified,
+            model: None,
+            kinds: None,
+            route: RouteSet::NONE,
+            streams: true,
+            charge: Charge::default(),
+            exclude: &[],
+        }
+    }
 }
 
 impl Ask<'_> {

@@ -17,6 +17,7 @@ pub mod place;
 mod pool;
 pub mod prefill_rate;
 pub mod reconcile;
+pub mod routes;
 pub mod scheduler;
 pub mod verdict;
 
@@ -25,5 +26,6 @@ pub use config::{HealthConfig, PolicyKind, SchedulerConfig};
 pub use health::{HealthChange, HealthState};
 pub use ledger::Counters;
 pub use place::{Candidate, Choice, Placement, Reason, View};
+pub use routes::RouteSet;
 pub use scheduler::Scheduler;
 pub use verdict::{InstanceView, ModelStatus, PlaceError, Placed, RankLoad, Scored, Settled, Totals};

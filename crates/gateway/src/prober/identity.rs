@@ -2,8 +2,8 @@
 
 use crate::fleet::EngineHandle;
 use crate::state::Shared;
-use plimsoll_core::EngineKind;
-use plimsoll_load::InstanceSpec;
+use plimsoll_core::{EngineKind, LegRole};
+use plimsoll_load::{InstanceSpec, RouteSet};
 use plimsoll_pools::capability::Capability;
 use plimsoll_pools::probe::probe;
 use plimsoll_settings::Engine;
@@ -61,10 +61,10 @@ pub fn current_spec(engine: &EngineHandle) -> InstanceSpec {
         None => InstanceSpec {
             models: settings.models.clone(),
             kind: settings.kind.unwrap_or(EngineKind::Openai),
-            ranks: 1,
             capacity_kv_tokens: settings.capacity_kv_tokens,
             // With its models named it can be tried as a last resort before it has answered a probe.
             ready: !settings.models.is_empty(),
+            ..InstanceSpec::default()
         },
     }
 }
@@ -72,11 +72,16 @@ pub fn current_spec(engine: &EngineHandle) -> InstanceSpec {
 fn spec(settings: &Engine, found: &Capability) -> InstanceSpec {
     // Engines tell what one rank can hold.
     let told = found.kv_capacity_tokens.map(|tokens| tokens.saturating_mul(u64::from(found.dp_ranks.max(1))));
+    let listed = |paths: &Vec<String>| RouteSet::of_paths(paths.iter().map(String::as_str));
+    let routes = found.routes.as_ref().map_or(RouteSet::ALL, listed);
     InstanceSpec {
         models: if settings.models.is_empty() { found.model_names() } else { settings.models.clone() },
         kind: found.kind,
         ranks: found.dp_ranks,
         capacity_kv_tokens: settings.capacity_kv_tokens.or(told),
+        context_tokens: found.context_tokens,
+        role: found.pd_role.unwrap_or(LegRole::Unified),
+        routes,
         ready: true,
     }
 }

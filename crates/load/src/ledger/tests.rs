@@ -10,7 +10,7 @@ fn ticket(request: u128) -> Ticket {
 fn entry(instance: u32) -> Entry {
     Entry {
         target: Target { instance: InstanceId(instance), rank: Rank(0) },
-        charge: Charge { uncached_prefill_tokens: 100, reserved_kv_tokens: 300 },
+        charge: Charge { uncached_prefill_tokens: 100, reserved_kv_tokens: 300, sequences: 1 },
         prefilling: true,
         orphan: false,
         placed_at: Nanos::ZERO,

@@ -1,6 +1,6 @@
 //! A fleet to test against, with requests numbered from zero.
 
-use plimsoll_core::{EngineKind, InstanceId, LegRole, LoadReport, Nanos, Rank, RequestId};
+use plimsoll_core::{EngineKind, InstanceId, LoadReport, Nanos, Rank, RequestId};
 use plimsoll_load::{
     Ask, AttemptEnd, Charge, HealthState, InstanceSpec, PlaceError, Placed, PolicyKind, Scheduler, SchedulerConfig,
     Settled, Ticket,
@@ -11,13 +11,7 @@ pub(crate) const MODEL: &str = "model";
 pub(crate) const T0: Nanos = Nanos::from_secs(100);
 
 pub(crate) fn spec() -> InstanceSpec {
-    InstanceSpec {
-        models: vec![MODEL.to_owned()],
-        kind: EngineKind::Sglang,
-        ranks: 1,
-        capacity_kv_tokens: None,
-        ready: true,
-    }
+    InstanceSpec { models: vec![MODEL.to_owned()], kind: EngineKind::Sglang, ready: true, ..InstanceSpec::default() }
 }
 
 pub(crate) fn ms(ms: u64) -> Nanos {
@@ -39,7 +33,7 @@ impl Fleet {
     }
 
     pub(crate) fn with(config: SchedulerConfig, instances: u32) -> Self {
-        let charge = Charge { uncached_prefill_tokens: 1_000, reserved_kv_tokens: 1_500 };
+        let charge = Charge { uncached_prefill_tokens: 1_000, reserved_kv_tokens: 1_500, sequences: 1 };
         let mut fleet = Fleet { scheduler: Scheduler::new(config), now: T0, next: 0, exclude: Vec::new(), charge };
         for id in 0..instances {
             fleet.add(id);
@@ -57,13 +51,10 @@ impl Fleet {
         self.next += 1;
         let ask = Ask {
             request: RequestId(self.next),
-            attempt: 0,
-            leg: 0,
-            role: LegRole::Unified,
             model: Some(MODEL),
-            kinds: None,
             charge: self.charge,
             exclude: &self.exclude,
+            ..Ask::default()
         };
         self.scheduler.place(self.now, &ask)
     }

@@ -2,7 +2,7 @@
 //! end, each ticket settled exactly once.
 
 use crate::fleet::{T0, spec};
-use plimsoll_core::{InstanceId, LegRole, LoadReport, Nanos, Rank, RequestId};
+use plimsoll_core::{InstanceId, LoadReport, Nanos, Rank, RequestId};
 use plimsoll_load::{
     Ask, AttemptEnd, Charge, InstanceSpec, PlaceError, PolicyKind, Scheduler, SchedulerConfig, Settled, Ticket, Totals,
 };
@@ -173,11 +173,10 @@ impl World {
             request: ticket.request,
             attempt: ticket.attempt,
             leg: ticket.leg,
-            role: LegRole::Unified,
             model: name.as_deref(),
-            kinds: None,
             charge,
             exclude: &exclude,
+            ..Ask::default()
         };
         match self.scheduler.place(self.now, &ask) {
             Ok(placed) => {
@@ -230,7 +229,7 @@ impl World {
             Step::Place { model, prefill, kv, exclude } => {
                 self.requests += 1;
                 let ticket = Ticket { request: RequestId(self.requests), leg: 0, attempt: 0 };
-                let charge = Charge { uncached_prefill_tokens: prefill, reserved_kv_tokens: kv };
+                let charge = Charge { uncached_prefill_tokens: prefill, reserved_kv_tokens: kv, sequences: 1 };
                 let exclude = exclude.map(|nth| self.instance(nth));
                 self.place(ticket, model, charge, exclude);
             }

@@ -1,8 +1,8 @@
 //! Which engines a model name, or no model name, stands for.
 
 use crate::fleet::{T0, spec};
-use plimsoll_core::{EngineKind, InstanceId, LegRole, RequestId};
-use plimsoll_load::{Ask, AttemptEnd, Charge, InstanceSpec, PlaceError, Placed, Scheduler, SchedulerConfig};
+use plimsoll_core::{EngineKind, InstanceId, RequestId};
+use plimsoll_load::{Ask, AttemptEnd, InstanceSpec, PlaceError, Placed, Scheduler, SchedulerConfig};
 
 fn scheduler(instances: &[(&[&str], EngineKind)]) -> Scheduler {
     let mut scheduler = Scheduler::new(SchedulerConfig::default());
@@ -17,9 +17,7 @@ fn scheduler(instances: &[(&[&str], EngineKind)]) -> Scheduler {
 
 fn ask(scheduler: &mut Scheduler, model: Option<&str>, kinds: Option<&[EngineKind]>) -> Result<Placed, PlaceError> {
     let request = RequestId(u128::from(scheduler.totals().entries));
-    let charge = Charge::default();
-    scheduler
-        .place(T0, &Ask { request, attempt: 0, leg: 0, role: LegRole::Unified, model, kinds, charge, exclude: &[] })
+    scheduler.place(T0, &Ask { request, model, kinds, ..Ask::default() })
 }
 
 const SGLANG: Option<&[EngineKind]> = Some(&[EngineKind::Sglang]);

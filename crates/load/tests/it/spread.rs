@@ -10,7 +10,7 @@ fn sixteen_equal_requests_on_two_engines_are_eight_each() {
     for seed in 0..50 {
         for uncached_prefill_tokens in [1, 1_000, 100_000] {
             let mut fleet = Fleet::with(SchedulerConfig { seed, ..SchedulerConfig::default() }, 2);
-            fleet.charge = Charge { uncached_prefill_tokens, reserved_kv_tokens: 10 };
+            fleet.charge = Charge { uncached_prefill_tokens, reserved_kv_tokens: 10, sequences: 1 };
             let (per_instance, _) = fleet.burst(16);
             assert_eq!(per_instance, BTreeMap::from([(0, 8), (1, 8)]), "seed {seed}, {uncached_prefill_tokens} tokens");
         }
