@@ -185,7 +185,7 @@ fn set_draining(context: &Context, id: &str, draining: bool) -> Answer {
 
 async fn ledger(State(context): State<Context>) -> Response {
     let shared = &context.shared;
-    let (totals, sound) = shared.with_scheduler(|s| (s.totals(), s.check_invariants()));
+    let (totals, sound) = shared.with_scheduler(|s| (s.totals(shared.now()), s.check_invariants()));
     let report = json!({
         "totals": totals,
         "invariants": match sound { Ok(()) => json!("hold"), Err(why) => json!({ "broken": why }) },

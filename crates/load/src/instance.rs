@@ -1,12 +1,12 @@
 //! One instance as the scheduler holds it. Its ranks lie inside it, so that a walk over the candidates touches
 //! memory in order.
 
-use crate::ask::InstanceSpec;
+use crate::ask::{Charge, InstanceSpec};
 use crate::health::{Health, HealthState};
 use crate::ledger::Counters;
 use crate::prefill_rate::PrefillRate;
 use crate::reconcile::Reported;
-use plimsoll_core::{InstanceId, Nanos};
+use plimsoll_core::{InstanceId, LegRole, Nanos};
 use smallvec::SmallVec;
 
 /// One DP rank.
@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 pub(crate) struct RankState {
     pub own: Counters,
     pub reported: Reported,
-    /// Prefill tokens served since the instance was added, as charged.
+    /// Prefill tokens of streams served since the instance was added, as charged.
     pub served_tokens: u64,
     /// KV tokens it can hold, ready for comparison; infinite while nobody said. See [`Instance::fit_ranks`].
     pub kv_limit_tokens: f64,
@@ -22,12 +22,15 @@ pub(crate) struct RankState {
 
 impl RankState {
     const EMPTY: RankState = RankState {
-        own: Counters { requests: 0, uncached_prefill_tokens: 0, reserved_kv_tokens: 0 },
+        own: Counters { requests: 0, uncached_prefill_tokens: 0, unseen_prefill_tokens: 0, reserved_kv_tokens: 0 },
         reported: Reported::NONE,
         served_tokens: 0,
         kv_limit_tokens: f64::INFINITY,
     };
 }
+
+/// What one sequence can hold at most where the engine does not tell its context. No served model's is longer.
+const UNKNOWN_CONTEXT_TOKENS: u64 = 1 << 20;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Instance {
@@ -40,6 +43,8 @@ pub(crate) struct Instance {
     pub refused_until: Nanos,
     /// May be longer than `spec.ranks`: a rank that vanished keeps its counters until its entries are settled.
     pub ranks: SmallVec<[RankState; 1]>,
+    /// KV tokens that one sequence can hold at most.
+    pub sequence_limit_tokens: u64,
     /// Boxed: a choice does not look into it.
     rate: Box<PrefillRate>,
     /// Inverse of what `rate` estimates; `None` until it does.
@@ -56,6 +61,7 @@ impl Instance {
             refused_at: Nanos::ZERO,
             refused_until: Nanos::ZERO,
             ranks: SmallVec::new(),
+            sequence_limit_tokens: UNKNOWN_CONTEXT_TOKENS,
             rate: Box::default(),
             prefill_s_per_token: None,
         };
@@ -63,8 +69,9 @@ impl Instance {
         instance
     }
 
-    /// Brings the ranks in line with `spec` and the reports: adds those that are missing, renews their KV limits.
+    /// Brings the limits and ranks in line with `spec` and the reports: adds ranks that are missing, renews KV limits.
     pub(crate) fn fit_ranks(&mut self) {
+        self.sequence_limit_tokens = self.spec.context_tokens.filter(|&c| c > 0).unwrap_or(UNKNOWN_CONTEXT_TOKENS);
         let wanted = self.rank_count().max(self.ranks.len());
         self.ranks.resize(wanted, RankState::EMPTY);
         for index in 0..self.ranks.len() {
@@ -90,6 +97,13 @@ impl Instance {
         self.rate.tokens_per_s()
     }
 
+    /// A charge as this instance can feel it. A client may ask for four billion tokens; a sequence ends at the context.
+    pub(crate) fn limited(&self, charge: Charge) -> Charge {
+        let charge = charge.bounded();
+        let limit = charge.sequences.saturating_mul(self.sequence_limit_tokens);
+        Charge { reserved_kv_tokens: charge.reserved_kv_tokens.min(limit), ..charge }
+    }
+
     pub(crate) fn rank_count(&self) -> usize {
         usize::from(self.spec.ranks.max(1))
     }
@@ -113,6 +127,16 @@ impl Instance {
         rank.reported
             .capacity_kv_tokens()
             .or_else(|| self.spec.capacity_kv_tokens.map(|c| c / u64::from(self.spec.ranks.max(1))))
+    }
+
+    /// Why it takes no leg of a role, `None` when it does.
+    pub(crate) fn role_obstacle(&self, asked: LegRole) -> Option<&'static str> {
+        match self.spec.role {
+            role if role == asked => None,
+            LegRole::Unified => Some("takes whole requests only"),
+            LegRole::Prefill => Some("takes prefill legs only"),
+            LegRole::Decode => Some("takes decode legs only"),
+        }
     }
 
     /// What keeps it from being chosen, `None` when nothing does.

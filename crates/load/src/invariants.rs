@@ -3,11 +3,11 @@
 use crate::ledger::Counters;
 use crate::scheduler::Scheduler;
 use plimsoll_core::Target;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Scheduler {
     /// Counters are the sums of the live entries, none was ever taken below zero, orphans and trials are counted
-    /// right, and every pool names exactly the instances that serve its model.
+    /// right, exactly the entries whose prefill ends by time are queued for it, and every pool names exactly the instances that serve its model.
     ///
     /// # Errors
     /// A sentence that names the first thing that does not hold.
@@ -23,15 +23,18 @@ impl Scheduler {
         let mut sums: BTreeMap<Target, Counters> = BTreeMap::new();
         let mut trials = BTreeMap::new();
         let mut orphans = 0;
+        let mut due = BTreeSet::new();
         for (ticket, entry) in self.ledger.iter() {
             if entry.orphan {
                 orphans += 1;
                 continue;
             }
+            due.extend(entry.due().map(|at| (at, *ticket)));
             let held = entry.held();
             let sum = sums.entry(entry.target).or_default();
             sum.requests += held.requests;
             sum.uncached_prefill_tokens = sum.uncached_prefill_tokens.saturating_add(held.uncached_prefill_tokens);
+            sum.unseen_prefill_tokens = sum.unseen_prefill_tokens.saturating_add(held.unseen_prefill_tokens);
             sum.reserved_kv_tokens = sum.reserved_kv_tokens.saturating_add(held.reserved_kv_tokens);
             let id = entry.target.instance;
             let instance = self.index.get(&id).and_then(|&slot| self.slots[slot].as_ref());
@@ -42,6 +45,9 @@ impl Scheduler {
         }
         if orphans != self.ledger.orphans() {
             return Err(format!("{orphans} orphans in the ledger, {} counted", self.ledger.orphans()));
+        }
+        if due != *self.ledger.due() {
+            return Err(format!("{due:?} wait for the end of their prefill, {:?} are queued", self.ledger.due()));
         }
         for instance in self.slots.iter().flatten() {
             for (rank, state) in instance.ranks.iter().enumerate() {

@@ -120,18 +120,24 @@ impl Scheduler {
 
     /// Prefill is over: releases the attempt's uncached tokens. Further calls for the same ticket, and calls for unknown
     /// tickets, change nothing. A half-open instance is healthy from its first token on.
+    ///
+    /// The first token of an attempt that does not stream comes with its last and says nothing about prefill rates.
     pub fn first_token(&mut self, ticket: Ticket, now: Nanos) -> Option<HealthChange> {
         let entry = *self.ledger.get(ticket)?;
-        if entry.orphan || !entry.prefilling {
+        if entry.orphan || entry.first_token_seen {
             return None;
         }
         let slot = *self.index.get(&entry.target.instance)?;
         let instance = self.slots[slot].as_mut()?;
         let rank = instance.ranks.get_mut(usize::from(entry.target.rank.0))?;
         self.ledger.end_prefill(ticket, &mut rank.own);
-        let others = rank.served_tokens.saturating_sub(entry.served_before).saturating_add(entry.foreign_before);
-        rank.served_tokens = rank.served_tokens.saturating_add(entry.charge.uncached_prefill_tokens);
-        self.ledger.note_wait(ticket, now.since(entry.placed_at), others);
+        let mut waited = None;
+        if entry.prefill_until.is_none() {
+            let others = rank.served_tokens.saturating_sub(entry.served_before).saturating_add(entry.unseen_before);
+            waited = Some((now.since(entry.placed_at), others));
+            rank.served_tokens = rank.served_tokens.saturating_add(entry.charge.uncached_prefill_tokens);
+        }
+        self.ledger.note_first_token(ticket, waited);
         instance.accepted(entry.placed_at);
         named(entry.target.instance, instance.health.first_token(entry.stamp))
     }
@@ -170,7 +176,7 @@ impl Scheduler {
         }
         let rank = instance.ranks.get_mut(usize::from(entry.target.rank.0));
         let counters = rank.map(|rank| {
-            if entry.prefilling && verdict == AttemptEnd::Ok {
+            if entry.prefilling && entry.prefill_until.is_none() && verdict == AttemptEnd::Ok {
                 rank.served_tokens = rank.served_tokens.saturating_add(entry.charge.uncached_prefill_tokens);
             }
             &mut rank.own
@@ -181,6 +187,7 @@ impl Scheduler {
 
     /// An engine's own view of one rank. Reports of unknown instances and ranks are ignored.
     pub fn report(&mut self, id: InstanceId, report: LoadReport, now: Nanos) {
+        self.release_due(now);
         let Some(instance) = self.instance_mut(id) else { return };
         if let Some(rank) = instance.ranks.get_mut(usize::from(report.rank.0)) {
             let own = rank.own;
@@ -206,6 +213,16 @@ impl Scheduler {
     pub fn progress(&mut self, id: InstanceId, _now: Nanos) {
         if let Some(instance) = self.instance_mut(id) {
             instance.health.progress();
+        }
+    }
+
+    /// Releases the prefill of every attempt that does not stream and should have been prefilled by now.
+    fn release_due(&mut self, now: Nanos) {
+        while let Some((ticket, target)) = self.ledger.pop_due(now) {
+            let instance = self.index.get(&target.instance).and_then(|&slot| self.slots[slot].as_mut());
+            if let Some(rank) = instance.and_then(|i| i.ranks.get_mut(usize::from(target.rank.0))) {
+                self.ledger.end_prefill(ticket, &mut rank.own);
+            }
         }
     }
 

@@ -23,6 +23,8 @@ pub struct Placed {
     pub panic: bool,
     /// This is a trial request of an instance that is half open.
     pub half_open: bool,
+    /// When its prefill tokens stop to count unless its end comes first; `None` for a stream, whose first token tells.
+    pub prefill_until: Option<Nanos>,
 }
 
 /// One candidate as it stood at the moment of the choice, before the charge; own plus trusted foreign load.

@@ -12,10 +12,12 @@ fn entry(instance: u32) -> Entry {
         target: Target { instance: InstanceId(instance), rank: Rank(0) },
         charge: Charge { uncached_prefill_tokens: 100, reserved_kv_tokens: 300, sequences: 1 },
         prefilling: true,
+        prefill_until: None,
+        first_token_seen: false,
         orphan: false,
         placed_at: Nanos::ZERO,
         served_before: 0,
-        foreign_before: 0,
+        unseen_before: 0,
         waited: None,
         stamp: Stamp::default(),
     }
@@ -25,7 +27,7 @@ fn entry(instance: u32) -> Entry {
 fn prefill_is_released_once_and_the_rest_at_the_end() {
     let (mut ledger, mut counters) = (Ledger::default(), Counters::default());
     ledger.charge(ticket(1), entry(0), &mut counters);
-    let full = Counters { requests: 1, uncached_prefill_tokens: 100, reserved_kv_tokens: 300 };
+    let full = Counters { requests: 1, uncached_prefill_tokens: 100, reserved_kv_tokens: 300, ..Counters::default() };
     assert_eq!(counters, full);
     assert!(ledger.end_prefill(ticket(1), &mut counters));
     assert!(!ledger.end_prefill(ticket(1), &mut counters));
@@ -55,6 +57,24 @@ fn orphans_are_counted_out_once_and_touch_no_counter() {
     assert!(!ledger.end_prefill(ticket(1), &mut counters));
     assert!(ledger.remove(ticket(1), None).is_some_and(|e| e.orphan));
     assert_eq!((counters, ledger.orphans(), ledger.mismatches()), (before, 1, 0));
+}
+
+#[test]
+fn what_is_due_comes_once_in_order_and_leaves_with_its_entry() {
+    let (mut ledger, mut counters) = (Ledger::default(), Counters::default());
+    for request in 0..6_u128 {
+        let prefill_until = (request != 5).then(|| Nanos::from_secs(50 - 10 * request as u64));
+        ledger.charge(ticket(request), Entry { prefill_until, ..entry(request as u32 % 2) }, &mut counters);
+    }
+    assert_eq!((counters.uncached_prefill_tokens, counters.unseen_prefill_tokens), (600, 500));
+    assert!(ledger.remove(ticket(4), Some(&mut counters)).is_some());
+    assert!(ledger.end_prefill(ticket(2), &mut counters));
+    assert_eq!(ledger.orphan(InstanceId(1)), 3);
+    assert_eq!(ledger.pop_due(Nanos::from_secs(49)), None, "0 is due at 50, the others are gone");
+    let due = ledger.pop_due(Nanos::from_secs(50));
+    assert_eq!(due, Some((ticket(0), Target { instance: InstanceId(0), rank: Rank(0) })));
+    assert!(ledger.end_prefill(ticket(0), &mut counters));
+    assert_eq!((ledger.pop_due(Nanos::MAX), ledger.mismatches()), (None, 0));
 }
 
 #[test]

@@ -21,7 +21,7 @@ fn foreign_at(reported: &Reported, ms: u64) -> Foreign {
 
 #[test]
 fn only_what_exceeds_the_ledger_is_foreign() {
-    let own = Counters { requests: 2, uncached_prefill_tokens: 400, reserved_kv_tokens: 9_000 };
+    let own = Counters { requests: 2, uncached_prefill_tokens: 400, reserved_kv_tokens: 9_000, ..Counters::default() };
     let mut reported = Reported::NONE;
     reported.take(&report(0), &own, Nanos::ZERO);
     assert_eq!(foreign_at(&reported, 0), Foreign::default(), "one report may show requests of ours that just ended");

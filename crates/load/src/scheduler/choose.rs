@@ -26,7 +26,8 @@ impl Scheduler {
         if self.ledger.contains(ticket) {
             return Err(PlaceError::AlreadyCharged);
         }
-        let pool = resolve::pool(&self.pools, &self.slots, ask.model, ask.kinds)?;
+        self.release_due(now);
+        let pool = resolve::pool(&self.pools, &self.slots, ask)?;
         let peer_rate = self.pools.at_mut(pool).peer_rate(&self.slots, now);
         let pool = self.pools.at(pool);
         let walk = Walk { slots: &self.slots, pool, ask, config: &self.config, now, peer_rate };
@@ -41,7 +42,7 @@ impl Scheduler {
             return Err(PlaceError::NoCandidate { reasons: walk.reasons() });
         };
         let best = record::best(&self.scratch, gathered.best_tier, choice.index, self.config.record_candidates);
-        let half_open = self.charge(now, ask, &candidate)?;
+        let (half_open, prefill_until) = self.charge(now, ask, &candidate)?;
         Ok(Placed {
             target: candidate.target,
             ticket,
@@ -51,45 +52,62 @@ impl Scheduler {
             considered: self.scratch.len(),
             panic: gathered.panic,
             half_open,
+            prefill_until,
         })
     }
 
     /// True when no instance that a request could still go to would take it: each is excluded, out, or refused a
     /// moment ago. A retry would then only add to the overload. Without a model name that stands for one pool, any
-    /// instance counts.
+    /// instance counts; of either only those that take whole requests.
     #[must_use]
     pub fn all_refusing(&self, model: Option<&str>, now: Nanos, exclude: &[InstanceId]) -> bool {
+        let ask = Ask { model, exclude, ..Ask::default() };
         let takes = |instance: &Instance| {
             instance.in_service()
+                && resolve::misfit(instance, &ask).is_none()
                 && instance.health.open(&self.config.health)
                 && !instance.refusing(now)
                 && !exclude.contains(&instance.id)
         };
-        match resolve::pool(&self.pools, &self.slots, model, None) {
+        match resolve::pool(&self.pools, &self.slots, &ask) {
             Ok(pool) => !self.pools.at(pool).instances(&self.slots).any(|(_, instance)| takes(instance)),
             Err(PlaceError::ModelRequired) => !self.slots.iter().flatten().any(takes),
             Err(_) => true,
         }
     }
 
-    fn charge(&mut self, now: Nanos, ask: &Ask<'_>, candidate: &Candidate) -> Result<bool, PlaceError> {
+    /// Whether it is a trial, and when its prefill stops to count if that is not seen: once the tokens in front and its
+    /// own should be through, at the rate that the choice reckoned with.
+    fn charge(
+        &mut self,
+        now: Nanos,
+        ask: &Ask<'_>,
+        candidate: &Candidate,
+    ) -> Result<(bool, Option<Nanos>), PlaceError> {
         let nobody = || PlaceError::NoCandidate { reasons: Vec::new() };
         let clock = self.trust_clock(now);
         let instance = self.slots[candidate.slot as usize].as_mut().ok_or_else(nobody)?;
+        let charge = instance.limited(ask.charge);
         let rank = instance.ranks.get_mut(usize::from(candidate.target.rank.0)).ok_or_else(nobody)?;
         let stamp = instance.health.placed();
+        let tokens = candidate.uncached_prefill_tokens + charge.uncached_prefill_tokens as f64;
+        let prefill = Nanos::from_secs_f64(tokens * candidate.prefill_s_per_token);
+        let prefill_until = (!ask.streams).then(|| now + prefill);
+        let foreign = rank.reported.foreign(&clock).prefill_tokens as u64;
         let entry = Entry {
             target: candidate.target,
-            charge: ask.charge.bounded(),
+            charge,
             prefilling: true,
+            prefill_until,
+            first_token_seen: false,
             orphan: false,
             placed_at: now,
             served_before: rank.served_tokens,
-            foreign_before: rank.reported.foreign(&clock).prefill_tokens as u64,
+            unseen_before: foreign.saturating_add(rank.own.unseen_prefill_tokens),
             waited: None,
             stamp,
         };
         self.ledger.charge(ask.ticket(), entry, &mut rank.own);
-        Ok(stamp.is_trial())
+        Ok((stamp.is_trial(), prefill_until))
     }
 }

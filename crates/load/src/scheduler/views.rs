@@ -4,24 +4,26 @@ use super::Scheduler;
 use crate::health::HealthState;
 use crate::instance::Instance;
 use crate::verdict::{InstanceView, ModelStatus, RankLoad, Totals};
-use plimsoll_core::{Nanos, Rank};
+use plimsoll_core::{LegRole, Nanos, Rank};
 
 impl Scheduler {
     /// Every instance, by id.
     #[must_use]
-    pub fn instances(&self, now: Nanos) -> Vec<InstanceView> {
+    pub fn instances(&mut self, now: Nanos) -> Vec<InstanceView> {
+        self.release_due(now);
         let known = self.index.values().filter_map(|&slot| self.slots[slot].as_ref());
         known.map(|instance| self.instance_view(instance, now)).collect()
     }
 
-    /// Whether a model can be served now, and what keeps the others out.
+    /// Whether whole requests for a model can be served now, and what keeps the others out.
     #[must_use]
     pub fn model_status(&self, model: &str) -> ModelStatus {
         let Some(pool) = self.pools.find(model) else { return ModelStatus::default() };
         let mut status = ModelStatus::default();
         for (_, instance) in self.pools.at(pool).instances(&self.slots) {
             // A half-open instance serves, even while its trials are taken.
-            match instance.obstacle(instance.health.state() == HealthState::HalfOpen) {
+            let obstacle = instance.obstacle(instance.health.state() == HealthState::HalfOpen);
+            match instance.role_obstacle(LegRole::Unified).or(obstacle) {
                 None => status.serving = true,
                 Some(why) => status.reasons.push((instance.id, why)),
             }
@@ -37,7 +39,8 @@ impl Scheduler {
 
     /// Sums over all ranks.
     #[must_use]
-    pub fn totals(&self) -> Totals {
+    pub fn totals(&mut self, now: Nanos) -> Totals {
+        self.release_due(now);
         let mut totals =
             Totals { entries: self.ledger.len() as u64, orphans: self.ledger.orphans() as u64, ..Totals::default() };
         for rank in self.slots.iter().flatten().flat_map(|instance| &instance.ranks) {

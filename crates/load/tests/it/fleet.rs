@@ -25,6 +25,8 @@ pub(crate) struct Fleet {
     /// Taken as `exclude` by every choice.
     pub exclude: Vec<InstanceId>,
     pub charge: Charge,
+    /// Taken as `streams` by every choice.
+    pub streams: bool,
 }
 
 impl Fleet {
@@ -34,7 +36,8 @@ impl Fleet {
 
     pub(crate) fn with(config: SchedulerConfig, instances: u32) -> Self {
         let charge = Charge { uncached_prefill_tokens: 1_000, reserved_kv_tokens: 1_500, sequences: 1 };
-        let mut fleet = Fleet { scheduler: Scheduler::new(config), now: T0, next: 0, exclude: Vec::new(), charge };
+        let scheduler = Scheduler::new(config);
+        let mut fleet = Fleet { scheduler, now: T0, next: 0, exclude: Vec::new(), charge, streams: true };
         for id in 0..instances {
             fleet.add(id);
         }
@@ -53,6 +56,7 @@ impl Fleet {
             request: RequestId(self.next),
             model: Some(MODEL),
             charge: self.charge,
+            streams: self.streams,
             exclude: &self.exclude,
             ..Ask::default()
         };
@@ -93,7 +97,7 @@ impl Fleet {
         self.now = self.now + time;
     }
 
-    pub(crate) fn state(&self, id: u32) -> HealthState {
+    pub(crate) fn state(&mut self, id: u32) -> HealthState {
         self.scheduler.instances(self.now).into_iter().find(|i| i.id.0 == id).unwrap().health
     }
 
@@ -121,9 +125,9 @@ impl Fleet {
 
     /// Everything settled, nothing left over.
     #[track_caller]
-    pub(crate) fn assert_empty(&self) {
+    pub(crate) fn assert_empty(&mut self) {
         self.scheduler.check_invariants().unwrap();
-        assert_eq!(self.scheduler.totals(), plimsoll_load::Totals::default());
+        assert_eq!(self.scheduler.totals(self.now), plimsoll_load::Totals::default());
     }
 }
 

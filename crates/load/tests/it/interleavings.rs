@@ -15,12 +15,14 @@ enum Step {
         model: u8,
         ranks: u16,
         capacity: Option<u64>,
+        context: Option<u64>,
     },
     Update {
         nth: u8,
         model: u8,
         ranks: u16,
         ready: bool,
+        context: Option<u64>,
     },
     Remove {
         nth: u8,
@@ -33,6 +35,8 @@ enum Step {
         model: Option<u8>,
         prefill: u64,
         kv: u64,
+        sequences: u64,
+        streams: bool,
         exclude: Option<u8>,
     },
     /// A further attempt of an earlier request while the first is still charged.
@@ -93,17 +97,35 @@ fn policies() -> impl Strategy<Value = PolicyKind> {
     prop_oneof![Just(PolicyKind::LeastWait), Just(PolicyKind::RoundRobin), Just(PolicyKind::PowerOfTwo)]
 }
 
+fn contexts() -> impl Strategy<Value = Option<u64>> {
+    proptest::option::of(0..20_000_u64)
+}
+
+fn placements() -> impl Strategy<Value = Step> {
+    let kv = prop_oneof![4 => 0..30_000_u64, 1 => any::<u64>()];
+    let model = proptest::option::weighted(0.9, 0..3_u8);
+    (model, 0..20_000_u64, kv, 0..4_u64, any::<bool>(), proptest::option::of(any::<u8>())).prop_map(
+        |(model, prefill, kv, sequences, streams, exclude)| Step::Place {
+            model,
+            prefill,
+            kv,
+            sequences,
+            streams,
+            exclude,
+        },
+    )
+}
+
 fn steps() -> impl Strategy<Value = Step> {
     let n = any::<u8>;
     prop_oneof![
-        3 => (0..3_u8, 0..4_u16, proptest::option::of(0..50_000_u64))
-            .prop_map(|(model, ranks, capacity)| Step::Add { model, ranks, capacity }),
-        1 => (n(), 0..3_u8, 0..4_u16, any::<bool>())
-            .prop_map(|(nth, model, ranks, ready)| Step::Update { nth, model, ranks, ready }),
+        3 => (0..3_u8, 0..4_u16, proptest::option::of(0..50_000_u64), contexts())
+            .prop_map(|(model, ranks, capacity, context)| Step::Add { model, ranks, capacity, context }),
+        1 => (n(), 0..3_u8, 0..4_u16, any::<bool>(), contexts())
+            .prop_map(|(nth, model, ranks, ready, context)| Step::Update { nth, model, ranks, ready, context }),
         1 => n().prop_map(|nth| Step::Remove { nth }),
         1 => (n(), any::<bool>()).prop_map(|(nth, on)| Step::Drain { nth, on }),
-        12 => (proptest::option::weighted(0.9, 0..3_u8), 0..20_000_u64, 0..30_000_u64, proptest::option::of(n()))
-            .prop_map(|(model, prefill, kv, exclude)| Step::Place { model, prefill, kv, exclude }),
+        12 => placements(),
         2 => n().prop_map(|nth| Step::Retry { nth }),
         1 => n().prop_map(|nth| Step::PlaceAgain { nth }),
         5 => n().prop_map(|nth| Step::FirstToken { nth }),
@@ -124,7 +146,8 @@ fn steps() -> impl Strategy<Value = Step> {
 struct World {
     scheduler: Scheduler,
     now: Nanos,
-    instances: Vec<InstanceId>,
+    /// With the context of each.
+    instances: BTreeMap<InstanceId, Option<u64>>,
     added: u32,
     requests: u128,
     live: BTreeMap<Ticket, Live>,
@@ -135,7 +158,10 @@ struct World {
 struct Live {
     instance: InstanceId,
     charge: Charge,
+    reserved_kv_tokens: u64,
+    streams: bool,
     prefilling: bool,
+    until: Option<Nanos>,
 }
 
 impl World {
@@ -143,7 +169,7 @@ impl World {
         World {
             scheduler: Scheduler::new(SchedulerConfig::default()),
             now: T0,
-            instances: Vec::new(),
+            instances: BTreeMap::new(),
             added: 0,
             requests: 0,
             live: BTreeMap::new(),
@@ -153,7 +179,11 @@ impl World {
 
     fn instance(&self, nth: u8) -> InstanceId {
         // An id that does not exist now and then.
-        self.instances.get(usize::from(nth) % (self.instances.len() + 1)).copied().unwrap_or(InstanceId(u32::MAX))
+        self.instances
+            .keys()
+            .nth(usize::from(nth) % (self.instances.len() + 1))
+            .copied()
+            .unwrap_or(InstanceId(u32::MAX))
     }
 
     fn ticket(&self, nth: u8) -> Option<Ticket> {
@@ -166,7 +196,7 @@ impl World {
         InstanceSpec { models, ranks, capacity_kv_tokens: capacity, ready, ..spec() }
     }
 
-    fn place(&mut self, ticket: Ticket, model: Option<u8>, charge: Charge, exclude: Option<InstanceId>) {
+    fn place(&mut self, ticket: Ticket, model: Option<u8>, charge: Charge, streams: bool, exclude: Option<InstanceId>) {
         let name = model.map(|m| format!("model-{m}"));
         let exclude: Vec<InstanceId> = exclude.into_iter().collect();
         let ask = Ask {
@@ -175,6 +205,7 @@ impl World {
             leg: ticket.leg,
             model: name.as_deref(),
             charge,
+            streams,
             exclude: &exclude,
             ..Ask::default()
         };
@@ -183,9 +214,17 @@ impl World {
                 assert!(!self.live.contains_key(&ticket), "charged twice");
                 assert_eq!(placed.ticket, ticket);
                 assert!(!exclude.contains(&placed.target.instance));
-                assert!(self.instances.contains(&placed.target.instance));
+                let instance = placed.target.instance;
+                let context = self.instances[&instance].filter(|&context| context > 0).unwrap_or(1 << 20);
+                let until = placed.prefill_until;
+                assert_eq!(until.is_none(), streams);
+                assert!(until.is_none_or(|until| until >= self.now));
+                // What the record expects the wait to be is the prefill and a share for every request.
+                assert!(until.is_none_or(|until| until <= self.now + placed.expected_wait.unwrap()));
                 self.settled.remove(&ticket);
-                self.live.insert(ticket, Live { instance: placed.target.instance, charge, prefilling: true });
+                let reserved_kv_tokens = charge.reserved_kv_tokens.min(charge.sequences.max(1) * context);
+                let live = Live { instance, charge, reserved_kv_tokens, streams, prefilling: true, until };
+                self.live.insert(ticket, live);
             }
             Err(error) => {
                 assert_eq!(error == PlaceError::AlreadyCharged, self.live.contains_key(&ticket), "{error}");
@@ -196,7 +235,7 @@ impl World {
     fn settle(&mut self, ticket: Ticket, end: AttemptEnd) {
         let settled = self.scheduler.settle(ticket, self.now, end);
         match self.live.remove(&ticket) {
-            Some(live) if self.instances.contains(&live.instance) => {
+            Some(live) if self.instances.contains_key(&live.instance) => {
                 assert!(matches!(settled, Settled::Released { .. }), "{settled:?}");
             }
             Some(_) => assert_eq!(settled, Settled::InstanceGone),
@@ -207,41 +246,45 @@ impl World {
 
     fn take(&mut self, step: Step) {
         match step {
-            Step::Add { model, ranks, capacity } => {
+            Step::Add { model, ranks, capacity, context } => {
                 let id = InstanceId(self.added);
                 self.added += 1;
-                self.instances.push(id);
-                self.scheduler.add_instance(id, World::spec(model, ranks, capacity, true));
+                self.instances.insert(id, context);
+                let spec = World::spec(model, ranks, capacity, true);
+                self.scheduler.add_instance(id, InstanceSpec { context_tokens: context, ..spec });
             }
-            Step::Update { nth, model, ranks, ready } => {
-                self.scheduler.update_instance(self.instance(nth), World::spec(model, ranks, None, ready));
+            Step::Update { nth, model, ranks, ready, context } => {
+                let id = self.instance(nth);
+                let spec = World::spec(model, ranks, None, ready);
+                self.scheduler.update_instance(id, InstanceSpec { context_tokens: context, ..spec });
+                self.instances.entry(id).and_modify(|known| *known = context);
             }
             Step::Remove { nth } => {
                 let id = self.instance(nth);
                 let orphans = self.scheduler.remove_instance(id);
                 assert_eq!(orphans, self.live.values().filter(|live| live.instance == id).count());
-                self.instances.retain(|&known| known != id);
+                self.instances.remove(&id);
             }
             Step::Drain { nth, on } => {
                 let id = self.instance(nth);
-                assert_eq!(self.scheduler.set_draining(id, on), self.instances.contains(&id));
+                assert_eq!(self.scheduler.set_draining(id, on), self.instances.contains_key(&id));
             }
-            Step::Place { model, prefill, kv, exclude } => {
+            Step::Place { model, prefill, kv, sequences, streams, exclude } => {
                 self.requests += 1;
                 let ticket = Ticket { request: RequestId(self.requests), leg: 0, attempt: 0 };
-                let charge = Charge { uncached_prefill_tokens: prefill, reserved_kv_tokens: kv, sequences: 1 };
+                let charge = Charge { uncached_prefill_tokens: prefill, reserved_kv_tokens: kv, sequences };
                 let exclude = exclude.map(|nth| self.instance(nth));
-                self.place(ticket, model, charge, exclude);
+                self.place(ticket, model, charge, streams, exclude);
             }
             Step::Retry { nth } => {
                 let Some(earlier) = self.ticket(nth) else { return };
                 let ticket = Ticket { attempt: earlier.attempt.wrapping_add(1), ..earlier };
                 let live = self.live[&earlier];
-                self.place(ticket, Some(0), live.charge, Some(live.instance));
+                self.place(ticket, Some(0), live.charge, live.streams, Some(live.instance));
             }
             Step::PlaceAgain { nth } => {
                 let Some(ticket) = self.ticket(nth) else { return };
-                self.place(ticket, Some(0), Charge::default(), None);
+                self.place(ticket, Some(0), Charge::default(), true, None);
             }
             Step::FirstToken { nth } => {
                 let Some(ticket) = self.ticket(nth) else { return };
@@ -284,21 +327,27 @@ impl World {
             Step::Reload { policy, seed } => {
                 self.scheduler.reconfigure(SchedulerConfig { policy, seed, ..SchedulerConfig::default() });
             }
-            Step::Pass { ms } => self.now = self.now + Nanos::from_millis(ms),
+            Step::Pass { ms } => {
+                self.now = self.now + Nanos::from_millis(ms);
+                for live in self.live.values_mut().filter(|live| live.until.is_some_and(|until| until <= self.now)) {
+                    live.prefilling = false;
+                }
+            }
         }
     }
 
-    fn check(&self) {
+    fn check(&mut self) {
         self.scheduler.check_invariants().unwrap();
-        let held = || self.live.values().filter(|live| self.instances.contains(&live.instance));
+        let held = || self.live.values().filter(|live| self.instances.contains_key(&live.instance));
         let expected = Totals {
             requests: held().count() as u64,
             uncached_prefill_tokens: held().filter(|l| l.prefilling).map(|l| l.charge.uncached_prefill_tokens).sum(),
-            reserved_kv_tokens: held().map(|l| l.charge.reserved_kv_tokens).sum(),
+            reserved_kv_tokens: held().map(|l| l.reserved_kv_tokens).sum(),
             entries: self.live.len() as u64,
             orphans: (self.live.len() - held().count()) as u64,
         };
-        assert_eq!(self.scheduler.totals(), expected);
+        assert_eq!(self.scheduler.totals(self.now), expected);
+        self.scheduler.check_invariants().unwrap();
     }
 }
 
@@ -316,7 +365,7 @@ proptest! {
             world.settle(ticket, AttemptEnd::Ok);
         }
         world.check();
-        prop_assert_eq!(world.scheduler.totals(), Totals::default());
+        prop_assert_eq!(world.scheduler.totals(world.now), Totals::default());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 mod fleet;
 mod health;
 mod interleavings;
+mod legs_and_routes;
 mod membership;
 mod models;
 mod records;
@@ -12,3 +13,4 @@ mod refusals;
 mod reports;
 mod spread;
 mod ties;
+mod unseen_prefill;

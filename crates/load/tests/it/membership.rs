@@ -10,7 +10,7 @@ fn entries_of_a_removed_engine_are_orphans_and_settle_once() {
     let (_, tickets) = fleet.burst(6);
     assert_eq!(fleet.scheduler.remove_instance(InstanceId(0)), 3);
     assert_eq!(fleet.scheduler.remove_instance(InstanceId(0)), 0);
-    let totals = fleet.scheduler.totals();
+    let totals = fleet.scheduler.totals(fleet.now);
     assert_eq!((totals.requests, totals.entries, totals.orphans), (3, 6, 3));
     fleet.scheduler.check_invariants().unwrap();
 
@@ -34,7 +34,7 @@ fn a_slot_is_reused_without_inheriting_anything() {
     assert_eq!(fleet.state(1), HealthState::Healthy);
     let new = fleet.place().ticket;
     assert_eq!(fleet.settle(old, AttemptEnd::Failed), Settled::InstanceGone);
-    assert_eq!(fleet.scheduler.totals().requests, 1);
+    assert_eq!(fleet.scheduler.totals(fleet.now).requests, 1);
     assert_eq!(fleet.settle(new, AttemptEnd::Ok), Settled::Released { health: None });
     fleet.assert_empty();
 }
@@ -101,7 +101,7 @@ fn an_attempt_is_charged_once() {
     let mut again = Fleet::new(PolicyKind::LeastWait, 2);
     std::mem::swap(&mut again.scheduler, &mut fleet.scheduler);
     assert_eq!(again.try_place(), Err(PlaceError::AlreadyCharged), "the same number from another counter");
-    assert_eq!(again.scheduler.totals().requests, 1);
+    assert_eq!(again.scheduler.totals(again.now).requests, 1);
     again.settle(placed.ticket, AttemptEnd::Ok);
     again.assert_empty();
 }

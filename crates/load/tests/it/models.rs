@@ -16,7 +16,7 @@ fn scheduler(instances: &[(&[&str], EngineKind)]) -> Scheduler {
 }
 
 fn ask(scheduler: &mut Scheduler, model: Option<&str>, kinds: Option<&[EngineKind]>) -> Result<Placed, PlaceError> {
-    let request = RequestId(u128::from(scheduler.totals().entries));
+    let request = RequestId(u128::from(scheduler.totals(T0).entries));
     scheduler.place(T0, &Ask { request, model, kinds, ..Ask::default() })
 }
 

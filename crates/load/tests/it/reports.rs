@@ -42,7 +42,7 @@ fn foreign_load_moves_choices_and_fades() {
 fn a_report_of_our_own_load_adds_nothing_and_takes_nothing_away() {
     let mut fleet = Fleet::new(PolicyKind::LeastWait, 1);
     fleet.burst(4);
-    let own = fleet.scheduler.totals();
+    let own = fleet.scheduler.totals(fleet.now);
     for reported in [0, 2_000, 4_000] {
         fleet.report(0, busy(reported));
         let load = &fleet.scheduler.instances(fleet.now)[0].ranks[0];

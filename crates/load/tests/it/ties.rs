@@ -53,9 +53,9 @@ fn the_reason_says_whether_there_was_a_tie() {
 fn another_seed_or_policy_takes_effect_on_reload_and_keeps_the_ledger() {
     let mut fleet = Fleet::new(PolicyKind::LeastWait, 2);
     let (_, tickets) = fleet.burst(6);
-    let before = fleet.scheduler.totals();
+    let before = fleet.scheduler.totals(fleet.now);
     fleet.scheduler.reconfigure(SchedulerConfig { policy: PolicyKind::RoundRobin, ..SchedulerConfig::default() });
-    assert_eq!(fleet.scheduler.totals(), before);
+    assert_eq!(fleet.scheduler.totals(fleet.now), before);
     assert_eq!(fleet.place().reason, Reason::RoundRobin);
     assert_eq!(
         tickets.into_iter().filter(|&t| fleet.settle(t, AttemptEnd::Ok) != plimsoll_load::Settled::Already).count(),

@@ -1,6 +1,6 @@
 //! Who may be chosen, with the numbers of each.
 
-use super::resolve::WRONG_FAMILY;
+use super::resolve::misfit;
 use crate::ask::Ask;
 use crate::config::SchedulerConfig;
 use crate::health::HealthState;
@@ -53,8 +53,8 @@ impl Walk<'_> {
     pub(super) fn reasons(&self) -> Vec<(InstanceId, &'static str)> {
         let health = &self.config.health;
         let why = |instance: &Instance| {
-            if !self.kind_fits(instance) {
-                WRONG_FAMILY
+            if let Some(misfit) = misfit(instance, self.ask) {
+                misfit
             } else if let Some(obstacle) = instance.obstacle(instance.health.open(health)) {
                 obstacle
             } else if self.ask.exclude.contains(&instance.id) {
@@ -70,10 +70,14 @@ impl Walk<'_> {
         into.clear();
         let mut taken = Taken { any: false, tiers: 0 };
         let price = Price::new(self);
-        let (exclude, kinds) = (self.ask.exclude, self.ask.kinds);
+        let Ask { exclude, kinds, role, route, .. } = *self.ask;
         for (slot, instance) in self.pool.instances(self.slots) {
-            let of_kind = kinds.is_none_or(|kinds| kinds.contains(&instance.spec.kind));
-            if !instance.in_service() || !of_kind || !fits(instance) {
+            let spec = &instance.spec;
+            // The same as `misfit`, which also says why.
+            let meant = spec.role == role
+                && spec.routes.contains(route)
+                && kinds.is_none_or(|kinds| kinds.contains(&spec.kind));
+            if !meant || !instance.in_service() || !fits(instance) {
                 continue;
             }
             taken.any = true;
@@ -91,10 +95,6 @@ impl Walk<'_> {
         }
         taken
     }
-
-    fn kind_fits(&self, instance: &Instance) -> bool {
-        self.ask.kinds.is_none_or(|kinds| kinds.contains(&instance.spec.kind))
-    }
 }
 
 /// What one pass took.
@@ -111,6 +111,7 @@ struct Price {
     now: Nanos,
     prefill_tokens: f64,
     kv_tokens: f64,
+    sequences: f64,
     /// For instances that were never observed.
     peer_s_per_token: f64,
 }
@@ -124,6 +125,7 @@ impl Price {
             now: walk.now,
             prefill_tokens: real(charge.uncached_prefill_tokens),
             kv_tokens: real(charge.reserved_kv_tokens),
+            sequences: real(charge.sequences),
             peer_s_per_token: 1.0 / peer_rate.max(1.0),
         }
     }
@@ -148,6 +150,8 @@ impl Price {
         let requests = f64::from(rank.own.requests) + foreign.requests;
         let outstanding = real(rank.own.uncached_prefill_tokens) + foreign.prefill_tokens;
         let held = real(rank.own.reserved_kv_tokens) + foreign.kv_tokens;
+        // `Instance::limited` in floats.
+        let kv_tokens = self.kv_tokens.min(self.sequences * instance.sequence_limit_tokens as f64);
         Candidate {
             target: Target { instance: instance.id, rank: index },
             requests,
@@ -156,7 +160,7 @@ impl Price {
             prefill_s_per_token: s_per_token,
             expected_wait_s: expected_wait_s(outstanding, self.prefill_tokens, s_per_token, requests),
             refusing: instance.refusing(self.now),
-            has_room: held + self.kv_tokens <= rank.kv_limit_tokens,
+            has_room: held + kv_tokens <= rank.kv_limit_tokens,
             slot: slot as u32,
         }
     }
