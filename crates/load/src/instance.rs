@@ -2,10 +2,12 @@
 //! memory in order.
 
 use crate::ask::{Charge, InstanceSpec};
+use crate::gate::Gate;
 use crate::health::{Health, HealthState};
 use crate::ledger::Counters;
 use crate::prefill_rate::PrefillRate;
 use crate::reconcile::Reported;
+use crate::routes::RouteSet;
 use plimsoll_core::{InstanceId, LegRole, Nanos};
 use smallvec::SmallVec;
 
@@ -16,7 +18,7 @@ pub(crate) struct RankState {
     pub reported: Reported,
     /// Prefill tokens of streams served since the instance was added, as charged.
     pub served_tokens: u64,
-    /// KV tokens it can hold, ready for comparison; infinite while nobody said. See [`Instance::fit_ranks`].
+    /// KV tokens it can hold, ready for comparison; infinite while nobody said. See [`Instance::refit`].
     pub kv_limit_tokens: f64,
 }
 
@@ -43,8 +45,10 @@ pub(crate) struct Instance {
     pub refused_until: Nanos,
     /// May be longer than `spec.ranks`: a rank that vanished keeps its counters until its entries are settled.
     pub ranks: SmallVec<[RankState; 1]>,
+    /// What a choice compares first. See [`Instance::refit`].
+    pub gate: Gate,
     /// KV tokens that one sequence can hold at most.
-    pub sequence_limit_tokens: u64,
+    pub sequence_limit_tokens: f64,
     /// Boxed: a choice does not look into it.
     rate: Box<PrefillRate>,
     /// Inverse of what `rate` estimates; `None` until it does.
@@ -61,17 +65,20 @@ impl Instance {
             refused_at: Nanos::ZERO,
             refused_until: Nanos::ZERO,
             ranks: SmallVec::new(),
-            sequence_limit_tokens: UNKNOWN_CONTEXT_TOKENS,
+            gate: Gate::offered(LegRole::Unified, RouteSet::NONE, false),
+            sequence_limit_tokens: 0.0,
             rate: Box::default(),
             prefill_s_per_token: None,
         };
-        instance.fit_ranks();
+        instance.refit();
         instance
     }
 
-    /// Brings the limits and ranks in line with `spec` and the reports: adds ranks that are missing, renews KV limits.
-    pub(crate) fn fit_ranks(&mut self) {
-        self.sequence_limit_tokens = self.spec.context_tokens.filter(|&c| c > 0).unwrap_or(UNKNOWN_CONTEXT_TOKENS);
+    /// Brings what a choice reads in line with `spec`, `draining` and the reports: the gate, the limits, and ranks that are
+    /// missing. To be called after each change of those.
+    pub(crate) fn refit(&mut self) {
+        self.gate = self.offers();
+        self.sequence_limit_tokens = self.sequence_limit() as f64;
         let wanted = self.rank_count().max(self.ranks.len());
         self.ranks.resize(wanted, RankState::EMPTY);
         for index in 0..self.ranks.len() {
@@ -100,8 +107,16 @@ impl Instance {
     /// A charge as this instance can feel it. A client may ask for four billion tokens; a sequence ends at the context.
     pub(crate) fn limited(&self, charge: Charge) -> Charge {
         let charge = charge.bounded();
-        let limit = charge.sequences.saturating_mul(self.sequence_limit_tokens);
+        let limit = charge.sequences.saturating_mul(self.sequence_limit());
         Charge { reserved_kv_tokens: charge.reserved_kv_tokens.min(limit), ..charge }
+    }
+
+    fn sequence_limit(&self) -> u64 {
+        self.spec.context_tokens.filter(|&tokens| tokens > 0).unwrap_or(UNKNOWN_CONTEXT_TOKENS)
+    }
+
+    pub(crate) fn offers(&self) -> Gate {
+        Gate::offered(self.spec.role, self.spec.routes, self.in_service())
     }
 
     pub(crate) fn rank_count(&self) -> usize {

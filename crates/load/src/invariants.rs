@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 impl Scheduler {
     /// Counters are the sums of the live entries, none was ever taken below zero, orphans and trials are counted
-    /// right, exactly the entries whose prefill ends by time are queued for it, and every pool names exactly the instances that serve its model.
+    /// right, exactly the entries whose prefill ends by time are queued for it, every gate is current, and every pool names exactly the instances that serve its model.
     ///
     /// # Errors
     /// A sentence that names the first thing that does not hold.
@@ -16,6 +16,7 @@ impl Scheduler {
             return Err(format!("{} ledger entries did not match their counters", self.ledger.mismatches()));
         }
         self.check_counters()?;
+        self.check_gates()?;
         self.check_pools()
     }
 
@@ -65,6 +66,13 @@ impl Scheduler {
         }
         match sums.pop_first() {
             Some((target, sum)) => Err(format!("{target:?} holds {sum:?} and does not exist")),
+            None => Ok(()),
+        }
+    }
+
+    fn check_gates(&self) -> Result<(), String> {
+        match self.slots.iter().flatten().find(|instance| instance.gate != instance.offers()) {
+            Some(instance) => Err(format!("instance {}: the gate is not what it offers", instance.id)),
             None => Ok(()),
         }
     }

@@ -9,6 +9,7 @@
 
 pub mod ask;
 pub mod config;
+mod gate;
 pub mod health;
 mod instance;
 mod invariants;

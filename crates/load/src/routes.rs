@@ -41,6 +41,11 @@ impl RouteSet {
         paths.into_iter().map(RouteSet::of_path).fold(RouteSet::NONE, RouteSet::bitor)
     }
 
+    /// In the low four bits.
+    pub(crate) const fn bits(self) -> u8 {
+        self.0
+    }
+
     /// Everything in `asked` is in here. [`RouteSet::NONE`] is in every set.
     #[must_use]
     #[inline]

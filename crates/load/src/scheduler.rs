@@ -97,7 +97,7 @@ impl Scheduler {
             self.pools.join(slot, &spec.models);
         }
         instance.spec = spec;
-        instance.fit_ranks();
+        instance.refit();
     }
 
     /// Takes an instance out. Its in-flight entries become orphans: each is still settled exactly once and answers
@@ -115,6 +115,7 @@ impl Scheduler {
     pub fn set_draining(&mut self, id: InstanceId, draining: bool) -> bool {
         let Some(instance) = self.instance_mut(id) else { return false };
         instance.draining = draining;
+        instance.refit();
         true
     }
 
@@ -192,7 +193,7 @@ impl Scheduler {
         if let Some(rank) = instance.ranks.get_mut(usize::from(report.rank.0)) {
             let own = rank.own;
             rank.reported.take(&report, &own, now);
-            instance.fit_ranks();
+            instance.refit();
         }
     }
 

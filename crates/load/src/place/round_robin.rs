@@ -16,18 +16,24 @@ pub struct RoundRobin {
     last: BTreeMap<String, Target>,
 }
 
+/// A target as one number of the same order.
+const fn order(target: Target) -> u64 {
+    (target.instance.0 as u64) << 16 | target.rank.0 as u64
+}
+
 impl Placement for RoundRobin {
     fn place(&mut self, _now: Nanos, view: &View<'_>, ask: &Ask<'_>) -> Option<Choice> {
         let last = self.last.get(view.model).copied();
-        let smallest = |above: Option<Target>| {
-            view.candidates
-                .iter()
-                .enumerate()
-                .filter(|(_, c)| above.is_none_or(|a| c.target > a))
-                .min_by_key(|(_, c)| c.target)
-                .map(|(index, c)| (index, c.target))
-        };
-        let (index, target) = smallest(last).or_else(|| smallest(None))?;
+        // The smallest above the last, else the smallest: distance from the one after the last, going round.
+        let first = last.map_or(0, |last| order(last) + 1);
+        let distance = |target: Target| order(target).wrapping_sub(first);
+        let mut next = (view.candidates.first()?.target, 0);
+        for (index, candidate) in view.candidates.iter().enumerate() {
+            if distance(candidate.target) < distance(next.0) {
+                next = (candidate.target, index);
+            }
+        }
+        let (target, index) = next;
         if ask.attempt > 0 {
             // A second try takes whoever is next and costs nobody a turn; else a failing target's turn would come
             // again right after it.

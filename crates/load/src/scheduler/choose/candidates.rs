@@ -3,6 +3,7 @@
 use super::resolve::misfit;
 use crate::ask::Ask;
 use crate::config::SchedulerConfig;
+use crate::gate::Gate;
 use crate::health::HealthState;
 use crate::instance::{Instance, RankState};
 use crate::place::{Candidate, expected_wait_s};
@@ -71,13 +72,11 @@ impl Walk<'_> {
         let mut taken = Taken { any: false, tiers: 0 };
         let price = Price::new(self);
         let Ask { exclude, kinds, role, route, .. } = *self.ask;
+        let asked = Gate::asked(role, route);
         for (slot, instance) in self.pool.instances(self.slots) {
-            let spec = &instance.spec;
-            // The same as `misfit`, which also says why.
-            let meant = spec.role == role
-                && spec.routes.contains(route)
-                && kinds.is_none_or(|kinds| kinds.contains(&spec.kind));
-            if !meant || !instance.in_service() || !fits(instance) {
+            // Together the same as `misfit`, which also says why.
+            let of_kind = kinds.is_none_or(|kinds| kinds.contains(&instance.spec.kind));
+            if !instance.gate.lets(asked) || !of_kind || !fits(instance) {
                 continue;
             }
             taken.any = true;
@@ -151,7 +150,7 @@ impl Price {
         let outstanding = real(rank.own.uncached_prefill_tokens) + foreign.prefill_tokens;
         let held = real(rank.own.reserved_kv_tokens) + foreign.kv_tokens;
         // `Instance::limited` in floats.
-        let kv_tokens = self.kv_tokens.min(self.sequences * instance.sequence_limit_tokens as f64);
+        let kv_tokens = self.kv_tokens.min(self.sequences * instance.sequence_limit_tokens);
         Candidate {
             target: Target { instance: instance.id, rank: index },
             requests,
