@@ -6,6 +6,9 @@
 //! scaled by the share of charged tokens that this instance had really to prefill of late, since charges do not know the
 //! cache. Without that, an instance that holds many prefixes looks fast, gets more, holds more, and drowns (seen: 90 % of
 //! an agent workload on one of three equal engines).
+//! Only streams teach. Of an answer that comes whole the first token is not seen; the tokens of such requests count as
+//! served by others when they were in front at the choice, never when the ledger released them by time, since that time
+//! comes from this very rate.
 //! Single observations are wild, so the estimate is an exponential mean over the median of a window.
 //! Few tokens in a fixed round trip say nothing about the rate; below [`MIN_TOKENS`] an observation is only a
 //! lower bound, and raises the estimate at most.

@@ -2,7 +2,7 @@
 //! take and no longer, and what they reserve ends at the engine's context.
 
 use crate::fleet::{Fleet, T0, ms, spec};
-use plimsoll_core::{InstanceId, Nanos};
+use plimsoll_core::{InstanceId, LoadReport, Nanos};
 use plimsoll_load::{AttemptEnd, Charge, InstanceSpec, PolicyKind, SchedulerConfig};
 
 /// 1,000 tokens a second, so that a token is a millisecond.
@@ -162,4 +162,31 @@ fn without_a_known_context_a_sequence_reserves_at_most_a_mebi_token() {
         fleet.settle(placed.ticket, AttemptEnd::Ok);
         fleet.assert_empty();
     }
+}
+
+/// The choice looks at room with the same limit as the charge.
+#[test]
+fn a_request_for_four_billion_tokens_finds_room_where_a_context_fits() {
+    let mut fleet = Fleet::new(PolicyKind::LeastWait, 0);
+    let small = InstanceSpec { capacity_kv_tokens: Some(200_000), context_tokens: Some(100_000), ..spec() };
+    fleet.scheduler.add_instance(InstanceId(0), small);
+    fleet.probe_ok(0);
+    // Of unknown size, so that anything fits.
+    fleet.add(1);
+    fleet.exclude = vec![InstanceId(0)];
+    fleet.burst(5);
+    fleet.exclude.clear();
+    fleet.charge = Charge { uncached_prefill_tokens: 10, reserved_kv_tokens: 4_294_967_305, sequences: 1 };
+    assert_eq!(fleet.place().target.instance, InstanceId(0), "idle, and a whole context fits");
+}
+
+/// What the engine reports is held against what is counted at that moment.
+#[test]
+fn a_report_after_its_time_is_not_hidden_by_it() {
+    let mut fleet = slow(1);
+    fleet.place();
+    fleet.pass(ms(1_500));
+    fleet.report(0, LoadReport { waiting_uncached_tokens: Some(700), ..LoadReport::default() });
+    let load = &fleet.scheduler.instances(fleet.now)[0].ranks[0];
+    assert_eq!((load.uncached_prefill_tokens, load.foreign_prefill_tokens), (0, Some(700.0)));
 }
