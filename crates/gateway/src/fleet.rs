@@ -84,7 +84,7 @@ impl EngineHandle {
         self.reach.load().settings.api_key.is_some()
     }
 
-    /// True once after each [`EngineHandle::swap_reach`].
+    /// True once after each [`EngineHandle::swap_reach`] and each ejection.
     #[must_use]
     pub fn take_renewal(&self) -> bool {
         self.renewal.swap(false, Ordering::Relaxed)
@@ -103,7 +103,11 @@ impl EngineHandle {
         self.health.subscribe()
     }
 
+    /// Whatever comes back after an ejection may be another program.
     pub fn set_health(&self, state: HealthState) {
+        if state == HealthState::Ejected {
+            self.renewal.store(true, Ordering::Relaxed);
+        }
         self.health.send_replace(state);
     }
 

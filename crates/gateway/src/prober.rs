@@ -17,6 +17,7 @@ use crate::fleet::EngineHandle;
 use crate::state::Shared;
 pub use identity::current_spec;
 use identity::identify;
+use plimsoll_core::EngineKind;
 use plimsoll_load::HealthState;
 use plimsoll_pools::capability::Capability;
 use plimsoll_pools::loads::{PollState, poll};
@@ -107,12 +108,20 @@ impl Prober {
             return self.poll_once(&found, timeout).await;
         };
         self.poll_once(&known, timeout).await?;
-        if self.is_out() {
+        let restarts_show = known.kind == EngineKind::Vllm;
+        if self.is_out() && restarts_show && !self.changed {
+            // The same process as before: its counters went on. Back at once, asked beside the polls.
+            self.changed = true;
+            self.renew(&known, timeout);
+        } else if self.is_out() {
             self.renewals.abort_all();
             self.asked = Instant::now();
+            self.changed = true;
             identify(&self.shared, &self.engine, timeout).await?;
+            let _ = self.engine.take_renewal();
             self.changed = false;
         } else {
+            // A request that was sent although all are out may have brought it back before this poll.
             self.renew(&known, timeout);
         }
         Ok(())

@@ -316,7 +316,7 @@ impl Connection {
 /// Request head of a POST whose body has `length` bytes.
 #[must_use]
 pub fn post_head(path: &str, headers: &[(&str, &str)], length: usize) -> String {
-    let mut head = format!("POST {path} HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n");
+    let mut head = format!("POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n");
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }
@@ -334,7 +334,7 @@ fn chunk_size(buffer: &[u8]) -> Option<(usize, usize)> {
 /// One request on a connection of its own.
 pub async fn ask(addr: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
     let mut connection = Connection::open(addr).await;
-    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n");
+    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n");
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }

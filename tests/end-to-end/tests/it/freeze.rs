@@ -208,3 +208,105 @@ async fn a_moving_stream_keeps_an_engine_in() {
     let _: Value = gateway.ledger().await;
     gateway.finish().await;
 }
+
+/// Who an engine is takes longer to ask than whether it lives. Neither the slowness of those questions nor a freeze in
+/// the middle of them changes when it is out, and what is not answered stays as it was known.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn questions_of_identity_never_delay_a_probe() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("plimsoll.toml");
+    let (engine, other) = (paced(Dialect::Sglang, 0, 0).await, paced(Dialect::Sglang, 0, 0).await);
+    let write = |capacity: u64| {
+        let entries = format!("[[engines]]\nurl = \"{}\"\ncapacity_kv_tokens = {capacity}\n", engine.url());
+        std::fs::write(&file, format!("{entries}[[engines]]\nurl = \"{}\"\n", other.url())).unwrap();
+    };
+    write(1_000_000);
+    let gateway = Plan::default().config(&file, 2).start().await;
+    let id = gateway.engine_id(&engine.url()).await;
+    let known = gateway.engines().await.into_iter().find(|e| e["id"] == id).unwrap()["capability"].clone();
+
+    let identity = ["/openapi.json", "/v1/models", "/server_info", "/version", "/metrics"];
+    engine.control(Control { hang_paths: Some(identity.map(str::to_owned).to_vec()), ..Control::default() });
+    let before = engine.snapshot().requests_on("/openapi.json");
+    // A changed entry makes it be asked again at once.
+    write(2_000_000);
+    gateway.process.signal(rustix::process::Signal::HUP);
+    eventually("the questions begun", PATIENCE, || async {
+        let reloads = gateway.metric("plimsoll_reloads_total", &["result=\"applied\""]).await;
+        let asked = engine.snapshot().requests_on("/openapi.json");
+        if reloads > 0.0 && asked > before { Ok(()) } else { Err((reloads, asked)) }
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let ejections = gateway.metric("plimsoll_engine_health_changes_total", &["result=\"ejected\""]).await;
+    assert_eq!(ejections, 0.0);
+    let now = gateway.engines().await.into_iter().find(|e| e["id"] == id).unwrap();
+    for fact in ["kind", "version", "models", "dp_ranks", "kv_capacity_tokens", "page_size_tokens", "loads"] {
+        assert_eq!(now["capability"][fact], known[fact], "{fact}");
+    }
+
+    let all = identity.into_iter().chain(["/v1/loads", "/model_info"]).map(str::to_owned);
+    engine.control(Control { hang_paths: Some(all.collect()), ..Control::default() });
+    let start = Instant::now();
+    eventually("the engine to be out", Duration::from_secs(15), || async {
+        let state = state(&gateway, &engine.url()).await;
+        if state == "ejected" { Ok(()) } else { Err(state) }
+    })
+    .await;
+    assert!(start.elapsed() < Duration::from_secs(3) + SLACK, "out after {:?}", start.elapsed());
+    gateway.finish().await;
+}
+
+/// What comes back behind an address may be another engine: it gets nothing before it has said what it serves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_model_behind_the_same_url_is_noticed_before_it_is_used() {
+    let first = FakeProcess::start(Dialect::Sglang, &["--model", "tiny"]);
+    let addr = first.addr.to_string();
+    let gateway = Plan::with([first.url()]).start().await;
+    assert_eq!(gateway.post(CHAT, &body(CHAT, false, 2)).await.status(), 200);
+    drop(first);
+    eventually("the engine to be out", Duration::from_secs(15), || async {
+        let state = state(&gateway, &format!("http://{addr}")).await;
+        if state == "ejected" { Ok(()) } else { Err(state) }
+    })
+    .await;
+    let second = FakeProcess::start_at(&addr, Dialect::Vllm, &["--model", "large"]);
+    gateway.healthy(1, PATIENCE).await;
+    assert_eq!(gateway.post(CHAT, &body(CHAT, false, 2)).await.status(), 404, "nobody serves `tiny` any more");
+    assert_eq!(second.snapshot().await.generations, 0, "it was never asked for `tiny`");
+    let mut large = body(CHAT, false, 2);
+    large["model"] = "large".into();
+    assert_eq!(gateway.post(CHAT, &large).await.status(), 200);
+    gateway.finish().await;
+}
+
+/// Removed and then frozen: what waits there is answered by the other, and the metrics forget it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removed_engine_that_freezes_holds_nobody() {
+    let frozen = FakeProcess::start(Dialect::Sglang, &["--ttft-ms", "60000"]);
+    let gateway = Plan::with([frozen.url()]).start().await;
+    let addr = gateway.addr;
+    let waiting = tokio::spawn(async move {
+        plimsoll_end_to_end::client::ask(addr, "POST", CHAT, &[], body(CHAT, false, 2).to_string().as_bytes()).await
+    });
+    frozen.until("the request there", PATIENCE, |seen| seen.in_flight == 1).await;
+    let id = gateway.engine_id(&frozen.url()).await;
+    let other = paced(Dialect::Sglang, 0, 0).await;
+    gateway.admin("POST", "/admin/engines", &serde_json::json!({"url": other.url()})).await;
+    gateway.healthy(2, PATIENCE).await;
+    gateway.admin("DELETE", &format!("/admin/engines/{id}"), &Value::Null).await;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert!(!waiting.is_finished(), "it stays where it is while the engine lives");
+    frozen.process.freeze();
+    let answer = plimsoll_end_to_end::patient("the answer of the other", waiting).await.unwrap();
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    let label = format!("engine=\"{id}\"");
+    eventually("no series of it left", PATIENCE, || async {
+        let text = gateway.metrics().await;
+        let left: Vec<String> = text.lines().filter(|line| line.contains(&label)).map(str::to_owned).collect();
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    })
+    .await;
+    frozen.process.thaw();
+    gateway.finish().await;
+}

@@ -99,3 +99,61 @@ async fn a_bad_config_keeps_the_old_one_and_says_why() {
     }
     gateway.finish().await;
 }
+
+/// A new key or capacity for the same URL: the engine stays the same one, in the middle of its work.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_changed_entry_is_the_same_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = paced(Dialect::Sglang, 0, 30).await;
+    let entry = |more: &str| {
+        std::fs::write(file(&folder), format!("[[engines]]\nurl = \"{}\"\n{more}", engine.url())).unwrap();
+    };
+    entry("api_key = \"old\"\n");
+    let gateway = Plan::default().config(&file(&folder), 1).start().await;
+    let id = gateway.engine_id(&engine.url()).await;
+    let mut stream = gateway.stream(CHAT, &body(CHAT, true, 100)).await;
+    stream.data().await.unwrap();
+
+    entry(
+        "api_key = \"new\"\ncapacity_kv_tokens = 777777\n[upstream]\nmax_idle_per_engine = 7\n\
+         [decisions]\nring_records = 9\n[gateway]\nmax_connections = 999\n",
+    );
+    reload(&gateway).await;
+    // No gap: it is healthy, knows its models and has its request on the books.
+    assert_eq!(gateway.post(CHAT, &body(CHAT, false, 1)).await.status(), 200);
+    assert_eq!(engine.snapshot().last_header("authorization"), Some("Bearer new"));
+    assert_eq!(gateway.engine_id(&engine.url()).await, id);
+    assert_eq!(gateway.states().await, ["healthy"]);
+    let totals = gateway.ledger().await["totals"].clone();
+    assert_eq!((totals["entries"].as_u64(), totals["orphans"].as_u64()), (Some(1), Some(0)), "{totals}");
+    let output = gateway.process.output();
+    for key in ["decisions.ring_records", "gateway.max_connections"] {
+        let told = output.lines().any(|line| line.contains("needs a restart") && line.contains(key));
+        assert!(told, "{key} is not taken over, and nobody says so");
+    }
+    while let Some(event) = stream.data().await {
+        assert!(event.error_code().is_none(), "{event:?}");
+    }
+    gateway.finish().await;
+}
+
+/// One engine that cannot be used: nothing of the new config is taken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_is_taken_whole_or_not_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let (engine, added) = (fake(Dialect::Vllm).await, fake(Dialect::Vllm).await);
+    write(&file(&folder), &[engine.url()], "");
+    let gateway = Plan::default().config(&file(&folder), 1).start().await;
+    let ca = folder.path().join("ca.pem");
+    std::fs::write(&ca, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
+    let broken = format!("[[engines]]\nurl = \"https://localhost:1\"\nca_file = \"{}\"\n", ca.display());
+    write(&file(&folder), &[added.url()], &format!("[limits]\nbody_bytes = 1000\n{broken}"));
+    reload(&gateway).await;
+    assert_eq!(gateway.metric("plimsoll_reloads_total", &["result=\"refused\""]).await, 1.0);
+    assert!(gateway.process.output().contains("ca.pem"), "the reason names the file");
+    let engines = gateway.engines().await;
+    assert_eq!(engines.len(), 1, "{engines:?}");
+    let large = body(CHAT, false, 2).to_string() + &" ".repeat(2_000);
+    assert_eq!(gateway.post_raw(CHAT, &[], large.as_bytes()).await.status(), 200, "the old limit and engine hold");
+    gateway.finish().await;
+}
