@@ -65,7 +65,7 @@ pub struct ServerTls {
 pub struct Admin {
     /// Address of the admin listener. Keep it off public networks.
     pub listen: SocketAddr,
-    /// Bearer token for `/admin/*` and `/debug/*`. Without one those paths answer 403 unless the listener is on
+    /// Bearer token for `/admin/*` and `/debug/*`. Without one those paths answer 401 unless the listener is on
     /// loopback. `/livez`, `/readyz` and `/metrics` never ask for it.
     pub token: Option<Secret>,
 }
@@ -190,7 +190,8 @@ pub struct Limits {
     pub body_timeout_ms: u64,
     /// Longest time a request may take in all, in milliseconds; a client's own shorter deadline wins.
     pub request_timeout_ms: u64,
-    /// Largest non-streaming answer held for checking before it is sent on, in bytes; larger ones are passed through.
+    /// Largest non-streaming answer held for checking before it is sent on, in bytes. A larger one is passed on unchecked if
+    /// its length is announced, and refused if it is not.
     pub answer_bytes: usize,
 }
 

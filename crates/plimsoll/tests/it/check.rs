@@ -35,7 +35,7 @@ fn it_takes_the_flags_of_serve() {
     assert!(text.contains("engines   2\n"), "{text}");
     assert!(text.contains("http://127.0.0.1:2 (family found by probing, models asked from it, with a key)"), "{text}");
     assert!(text.contains("policy    power_of_two, seed 7"), "{text}");
-    assert!(text.contains("admin     http://0.0.0.0:2 (no token: /admin and /debug answer 403 here"), "{text}");
+    assert!(text.contains("admin     http://0.0.0.0:2 (no token: /admin and /debug answer 401 here"), "{text}");
     assert!(text.contains("all of them in d.jsonl"), "{text}");
     assert!(!text.contains("sesame"), "{text}");
 }

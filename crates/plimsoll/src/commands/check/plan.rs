@@ -36,7 +36,7 @@ fn admin(settings: &Settings) -> String {
     let access = match (&settings.admin.token, listen.ip().is_loopback()) {
         (Some(_), _) => "with a token",
         (None, true) => "no token, open to this machine",
-        (None, false) => "no token: /admin and /debug answer 403 here, set admin.token",
+        (None, false) => "no token: /admin and /debug answer 401 here, set admin.token",
     };
     format!("http://{listen} ({access})")
 }
