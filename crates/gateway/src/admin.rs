@@ -153,7 +153,8 @@ async fn add(State(context): State<Context>, body: Bytes) -> Answer {
     if let Some(problem) = checked.validate().into_iter().find(|p| p.path.starts_with("engines")) {
         return Err(refuse(ErrorCode::InvalidRequest, format!("`{}` {}", problem.path, problem.message)));
     }
-    let same = |url: &str| url.trim_end_matches('/') == settings.url.trim_end_matches('/');
+    let spelling = |url: &str| url.trim_end_matches('/').to_ascii_lowercase();
+    let same = |url: &str| spelling(url) == spelling(&settings.url);
     if context.shared.fleet.all().values().any(|e| same(e.endpoint().url())) {
         return Err(refuse(ErrorCode::InvalidRequest, "an engine with this url is there already"));
     }

@@ -18,7 +18,7 @@ use crate::outbound::outbound;
 use crate::record::AttemptRecord;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
-use plimsoll_core::{EngineKind, ErrorCode, LegRole, Nanos, Outcome};
+use plimsoll_core::{EngineKind, ErrorCode, InstanceId, LegRole, Nanos, Outcome};
 use plimsoll_load::{Ask, AttemptEnd, PlaceError, RouteSet};
 use plimsoll_pools::chunk::{StreamDialect, inspect_error_body};
 use plimsoll_pools::http::{Exchange, SendError};
@@ -203,6 +203,10 @@ fn refuse(flow: &Flow, error: &PlaceError) -> Failure {
         PlaceError::ModelRequired => {
             format!("several models are served, name one in `model` or `x-plimsoll-model`: {}", served())
         }
+        PlaceError::NoCandidate { reasons } if nobody_offers(reasons) => {
+            let message = format!("no engine of this model offers {}", flow.route.path);
+            return Failure { outcome: Outcome::Refused, error: ApiError::new(ErrorCode::NotFound, message) };
+        }
         PlaceError::NoCandidate { reasons } => {
             let reasons: Vec<String> = reasons.iter().take(8).map(|(id, why)| format!("engine {id}: {why}")).collect();
             return no_capacity(flow, &format!("no engine can take the request now ({})", reasons.join("; ")));
@@ -210,6 +214,14 @@ fn refuse(flow: &Flow, error: &PlaceError) -> Failure {
         PlaceError::AlreadyCharged => return no_capacity(flow, "internal: this attempt is already charged"),
     };
     Failure { outcome: Outcome::Refused, error: ApiError::new(code, message) }
+}
+
+/// Waiting would not help: what is missing is the endpoint, not room.
+fn nobody_offers(reasons: &[(InstanceId, &'static str)]) -> bool {
+    !reasons.is_empty()
+        && reasons.iter().all(|(_, why)| {
+            *why == "does not offer this route" || *why == "its engine family does not serve this endpoint"
+        })
 }
 
 fn no_capacity(flow: &Flow, message: &str) -> Failure {
@@ -280,6 +292,15 @@ fn send_miss(error: &SendError) -> Miss {
     };
     match error {
         SendError::Connect(_) => failed(ErrorCode::EngineFailed, AttemptEnd::ConnectFailed, Again::Free("connect")),
+        SendError::Exhausted(_) => Miss {
+            end: AttemptEnd::Cancelled,
+            failure: Failure {
+                outcome: Outcome::Refused,
+                error: ApiError::new(ErrorCode::NoCapacity, message).retry_after(1),
+            },
+            again: Again::No,
+            abort: false,
+        },
         SendError::Stale { .. } | SendError::Broken(_) => {
             failed(ErrorCode::EngineFailed, AttemptEnd::Failed, Again::Budget("broken"))
         }

@@ -23,6 +23,7 @@ pub mod headers;
 pub mod listing;
 pub mod membership;
 pub mod metrics;
+mod open_requests;
 mod outbound;
 mod pending;
 pub mod prober;

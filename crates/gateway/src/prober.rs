@@ -35,6 +35,9 @@ const INCOMPLETE_AGAIN: Duration = Duration::from_secs(10);
 /// The same for one that a poll says has changed.
 const CHANGED_AGAIN: Duration = Duration::from_secs(1);
 
+/// As [`plimsoll_pools::http::CallError::Exhausted`] says it: out of file descriptors here.
+const EXHAUSTED: &str = "this process cannot open another connection";
+
 /// Runs until the engine is removed and its last request has ended.
 pub async fn run(shared: Arc<Shared>, engine: Arc<EngineHandle>) {
     let mut stopped = engine.stopped();
@@ -81,8 +84,11 @@ impl Prober {
                     shared.with_health(|s| s.probe_ok(engine.id, shared.now()));
                 }
                 Err(error) => {
+                    let ours = error.contains(EXHAUSTED);
                     engine.last_error.store(Some(Arc::new(error)));
-                    if engine.last_progress() < began_at {
+                    if ours {
+                        // Nothing is said about the engine.
+                    } else if engine.last_progress() < began_at {
                         shared.with_health(|s| s.probe_failed(engine.id, shared.now()));
                     } else {
                         shared.with_scheduler(|s| s.progress(engine.id, shared.now()));

@@ -93,7 +93,11 @@ impl Relay {
         }
         while !self.over {
             // A client that takes a little now and then would never let the timer have its turn.
-            let late = Instant::now() >= self.flow.deadline && !self.watch.is_complete();
+            // So would an engine that sends things without output.
+            let now = Instant::now();
+            let late = !self.watch.is_complete()
+                && (now >= self.flow.deadline || now >= self.last_frame + self.flow.idle_timeout());
+            let late = late || (self.watch.saw_done() && now >= self.last_frame + AFTER_DONE);
             let step = if late { Step::Timer } else { self.step().await };
             let sent = match step {
                 Step::Frame(Some(Ok(frame))) => self.frame(&frame),
@@ -125,7 +129,11 @@ impl Relay {
     }
 
     fn frame(&mut self, frame: &Bytes) -> Option<Bytes> {
-        self.last_frame = Instant::now();
+        if self.watch.saw_done() {
+            // Read only to keep the connection, and not for long: `last_frame` stays where the last word was.
+            return None;
+        }
+        let before = self.flow.progress.output.pieces;
         let now = self.flow.shared.now();
         self.slot.with(|live| {
             if let Some(attempt) = &live.attempt {
@@ -133,6 +141,10 @@ impl Relay {
             }
         });
         let fed = self.watch.feed(frame, &mut self.flow.progress.output);
+        // Comments and events without output move nothing on: an engine that sends only those is stalled.
+        if self.flow.progress.output.pieces > before || self.watch.is_complete() {
+            self.last_frame = Instant::now();
+        }
         let (end, failure) = match fed.verdict {
             Verdict::Fine => {
                 if self.watch.saw_done() {

@@ -2,6 +2,7 @@
 
 use crate::accept;
 use crate::clock::millis;
+use crate::open_requests::OpenRequests;
 use crate::stall_guard::StallGuard;
 use crate::state::Shared;
 use hyper::body::Incoming;
@@ -28,6 +29,9 @@ const HARD_LIMIT_FACTOR: usize = 2;
 
 /// Headers hyper reads without being told otherwise, and without an allocation for them.
 const HYPER_HEADERS: usize = 100;
+
+/// A connection without a request is given this long to end by itself when the process stops.
+const HALF_A_HEAD: Duration = Duration::from_millis(300);
 
 /// Bytes hyper may hold per connection for reading heads and writing answers, at least.
 const CONNECTION_BUFFER_BYTES: usize = 64 << 10;
@@ -130,10 +134,10 @@ async fn connection(
     };
     match opened {
         Ok(Ok(Opened::Plain { stream, h2 })) => {
-            http(shared, settings, StallGuard::new(stream, stall), h2, watcher).await;
+            http(shared, settings, StallGuard::new(stream, stall), h2, watcher, stop).await;
         }
         Ok(Ok(Opened::Tls { stream, h2 })) => {
-            http(shared, settings, StallGuard::new(stream, stall), h2, watcher).await;
+            http(shared, settings, StallGuard::new(stream, stall), h2, watcher, stop).await;
         }
         Ok(Err(error)) => tracing::debug!(%error, "connection gone before its first request"),
         Err(_) => tracing::debug!("connection without a request is closed"),
@@ -183,15 +187,23 @@ async fn speaks_h2(stream: &TcpStream) -> std::io::Result<bool> {
     }
 }
 
-async fn http<S>(shared: &Arc<Shared>, settings: &Settings, stream: S, h2: bool, watcher: Watcher)
-where
+async fn http<S>(
+    shared: &Arc<Shared>,
+    settings: &Settings,
+    stream: S,
+    h2: bool,
+    watcher: Watcher,
+    stop: watch::Receiver<bool>,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let limits = &settings.limits;
+    let open = OpenRequests::default();
     let service = service_fn(|request: hyper::Request<Incoming>| {
-        let shared = shared.clone();
-        async move { Ok::<_, Infallible>(accept::serve(shared, request).await) }
+        let (shared, place) = (shared.clone(), open.begin());
+        async move { Ok::<_, Infallible>(accept::serve(shared, request).await.map(|body| place.keep_with(body))) }
     });
+    let patience = millis(limits.header_timeout_ms);
     let io = TokioIo::new(stream);
     let served = if h2 {
         let mut builder = http2::Builder::new(TokioExecutor::new());
@@ -202,19 +214,35 @@ where
             .max_send_buf_size(CONNECTION_BUFFER_BYTES)
             .keep_alive_interval(Duration::from_secs(20))
             .keep_alive_timeout(Duration::from_secs(20));
-        watcher.watch(builder.serve_connection(io, service)).await
+        let serving = watcher.watch(builder.serve_connection(io, service));
+        tokio::select! {
+            served = serving => served,
+            // An answered PING keeps an h2 connection for ever; without a request it keeps its place no longer than others.
+            () = open.idle_for(patience) => return,
+            () = idle_while_stopping(&open, stop) => return,
+        }
     } else {
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())
-            .header_read_timeout(millis(limits.header_timeout_ms))
+            .header_read_timeout(patience)
             .max_buf_size((HARD_LIMIT_FACTOR * limits.header_bytes).max(CONNECTION_BUFFER_BYTES));
         if limits.header_count > HYPER_HEADERS {
             builder.max_headers(limits.header_count);
         }
-        watcher.watch(builder.serve_connection(io, service)).await
+        let serving = watcher.watch(builder.serve_connection(io, service));
+        tokio::select! {
+            served = serving => served,
+            () = idle_while_stopping(&open, stop) => return,
+        }
     };
     if let Err(error) = served {
         tracing::debug!(error = %error, "connection ended badly");
     }
+}
+
+/// Half a head is no request: it does not hold up the end of the process.
+async fn idle_while_stopping(open: &OpenRequests, mut stop: watch::Receiver<bool>) {
+    stopped(&mut stop).await;
+    open.idle_for(HALF_A_HEAD).await;
 }

@@ -96,6 +96,10 @@ impl StreamWatch {
     }
 
     fn event(&mut self, data: &[u8], output: &mut Output) -> Verdict {
+        if self.done {
+            // Whatever follows the last word is nobody's business.
+            return Verdict::Fine;
+        }
         let facts = self.dialect.inspect(data);
         match facts.kind {
             ChunkKind::Done => {

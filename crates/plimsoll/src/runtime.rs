@@ -5,6 +5,9 @@
 use crate::Failure;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+/// Open files kept from clients and engines.
+const RESERVED_FILES: u64 = 40;
+
 /// A multi-threaded runtime, one worker per core.
 ///
 /// # Errors
@@ -18,10 +21,14 @@ pub fn multi_thread() -> Result<tokio::runtime::Runtime, Failure> {
 
 /// Raises the soft limit of open files to the hard one. Each request in flight holds two sockets, and the usual soft
 /// limit of 1,024 would refuse the 500th. A refusal is not an error: the old limit stays.
-pub fn raise_open_files() {
+///
+/// Returns how many client connections fit: half of the limit, less a reserve for probes, operators and files.
+pub fn raise_open_files() -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
         tracing::debug!(%error, "the limit of open files stays as it is");
     }
+    let open_files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(open_files.saturating_sub(RESERVED_FILES) / 2).unwrap_or(usize::MAX).max(1)
 }

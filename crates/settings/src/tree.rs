@@ -45,7 +45,7 @@ pub struct Gateway {
 
 impl Default for Gateway {
     fn default() -> Self {
-        Gateway { listen: ([127, 0, 0, 1], 8080).into(), tls: None, shutdown_grace_ms: 30_000, max_connections: 16_384 }
+        Gateway { listen: ([127, 0, 0, 1], 8080).into(), tls: None, shutdown_grace_ms: 30_000, max_connections: 8_192 }
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub fn run(args: EngineArgs) -> Result<(), Failure> {
     // The filter cannot be changed at run time here, so the handle is let go.
     drop(telemetry::start(&Telemetry { log: args.log.clone(), ..Telemetry::default() })?);
-    runtime::raise_open_files();
+    let _ = runtime::raise_open_files();
     let guarded = args.exit_with_stdin;
     let listen = args.listen;
     let config = config(args);

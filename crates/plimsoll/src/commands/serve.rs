@@ -14,9 +14,17 @@ use std::net::SocketAddr;
 /// # Errors
 /// A wrong config (2), a port that is taken or files that cannot be written (1).
 pub fn run(args: ServeArgs) -> Result<(), Failure> {
-    let settings = args.settings.load()?;
+    let mut settings = args.settings.load()?;
     let log_filter = telemetry::start(&settings.telemetry)?;
-    runtime::raise_open_files();
+    let fitting = runtime::raise_open_files();
+    if settings.gateway.max_connections > fitting {
+        tracing::warn!(
+            max_connections = settings.gateway.max_connections,
+            fitting,
+            "the open-file limit allows fewer client connections than `gateway.max_connections`; raise it (ulimit -n)"
+        );
+        settings.gateway.max_connections = fitting;
+    }
     let guarded = args.exit_with_stdin;
     let scheme = if settings.gateway.tls.is_some() { "https" } else { "http" };
     let collector = settings.telemetry.otlp_endpoint.clone();

@@ -78,6 +78,9 @@ pub struct CallAnswer {
 pub enum CallError {
     #[error("cannot connect: {0}")]
     Connect(String),
+    /// Out of file descriptors or ports here: nothing is said about the engine.
+    #[error("this process cannot open another connection: {0}")]
+    Exhausted(String),
     #[error("no answer in time")]
     Timeout,
     #[error("broken answer: {0}")]
@@ -276,7 +279,11 @@ impl Endpoint {
     }
 
     async fn connect_unbounded(&self) -> Result<Conn, SendError> {
-        let failed = |e: std::io::Error| SendError::Connect(e.to_string());
+        // EMFILE, ENFILE, EADDRNOTAVAIL, ENOBUFS, ENOMEM: ours, not the engine's.
+        let failed = |e: std::io::Error| match e.raw_os_error() {
+            Some(24 | 23 | 99 | 105 | 12) => SendError::Exhausted(e.to_string()),
+            _ => SendError::Connect(e.to_string()),
+        };
         let tcp = TcpStream::connect((self.inner.host.as_str(), self.inner.port)).await.map_err(failed)?;
         tcp.set_nodelay(true).map_err(failed)?;
         let stream = match &self.inner.tls {
@@ -315,6 +322,7 @@ impl Endpoint {
             };
             let mut exchange = sent.map_err(|e| match e {
                 SendError::Connect(why) => CallError::Connect(why),
+                SendError::Exhausted(why) => CallError::Exhausted(why),
                 other => CallError::Io(other.to_string()),
             })?;
             let bytes = exchange.collect(max_bytes).await.map_err(|e| match e {

@@ -19,6 +19,9 @@ pub enum SendError {
     /// No connection: the engine has not seen the request.
     #[error("cannot connect to the engine: {0}")]
     Connect(String),
+    /// This process is out of file descriptors or ports: nothing is said about the engine.
+    #[error("this gateway cannot open another connection: {0}; raise the open-file limit")]
+    Exhausted(String),
     /// A pooled connection had been closed by the engine. `sent` tells whether the request was handed to the socket
     /// before that was noticed; if not, the engine cannot have seen it.
     #[error("the engine closed a pooled connection")]

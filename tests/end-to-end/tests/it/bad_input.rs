@@ -1,6 +1,6 @@
 //! What clients get wrong: each a clear error, nothing lost, and the next request is served.
 
-use crate::{CHAT, COMPLETIONS, body, fake};
+use crate::{CHAT, COMPLETIONS, GENERATE, body, fake};
 use plimsoll_end_to_end::{Connection, Gateway, PATIENCE, Plan, eventually, patient, post_head};
 use plimsoll_fakes::{Dialect, FakeEngine};
 use std::time::Duration;
@@ -218,4 +218,21 @@ async fn broken_http_and_wrong_media_types() {
     let answer = connection.answer().await;
     assert_eq!((answer.status(), answer.code().as_str()), (415, "unsupported_media_type"));
     still_well(engine, gateway).await;
+}
+
+/// Found by review: the ids of the children of a batch were made for the abort, four thousand million of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn absurd_batches_and_names_are_refused() {
+    let engine = fake(Dialect::Sglang).await;
+    let gateway = Plan::with([engine.url()]).start().await;
+    for (path, body) in [
+        (GENERATE, r#"{"text":["a"],"stream":true,"sampling_params":{"n":4294967295}}"#.to_owned()),
+        (COMPLETIONS, r#"{"model":"tiny","prompt":["a","b"],"n":4294967295}"#.to_owned()),
+        (CHAT, format!(r#"{{"model":"{}","messages":[]}}"#, "m".repeat(1 << 20))),
+    ] {
+        let answer = gateway.post_raw(path, &[], body.as_bytes()).await;
+        assert_eq!((answer.status(), answer.code().as_str()), (400, "invalid_request"), "{path}");
+    }
+    assert_eq!(engine.snapshot().generations, 0);
+    gateway.finish().await;
 }

@@ -75,3 +75,30 @@ async fn a_reset_stream_aborts_on_the_engine_and_its_neighbours_live() {
     drop(sender);
     gateway.finish().await;
 }
+
+/// Found by review: on a connection that is otherwise alive nothing of a stream without window is polled any more, its
+/// timers included; the engine's slot was the client's for as long as it liked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_is_never_pulled_is_cut_and_the_connection_lives() {
+    let engine = fake(Dialect::Sglang).await;
+    engine.control(plimsoll_fakes::Control { itl_ms: Some(1), event_bytes: Some(8 << 10), ..Default::default() });
+    let gateway = Plan::with([engine.url()]).set("streams.client_stall_timeout_ms", 1_500).start().await;
+    let stream = tokio::net::TcpStream::connect(gateway.addr).await.unwrap();
+    let (mut sender, connection) = patient(
+        "h2 handshake",
+        hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(16 << 10)
+            .handshake(TokioIo::new(stream)),
+    )
+    .await
+    .unwrap();
+    tokio::spawn(connection);
+    let held = sender.send_request(request(&gateway, true, 20_000)).await.unwrap();
+    until(&engine, "the stream", |seen| seen.in_flight == 1).await;
+    until(&engine, "the abort of the stream nobody reads", |seen| seen.aborted_by_rid == 1).await;
+    engine.control(plimsoll_fakes::Control { itl_ms: Some(0), event_bytes: Some(0), ..Default::default() });
+    let answer = sender.send_request(request(&gateway, false, 3)).await.unwrap();
+    assert_eq!(answer.status(), 200, "the neighbours on the connection are served");
+    drop((held, answer, sender));
+    gateway.finish().await;
+}

@@ -72,6 +72,7 @@ async fn a_spoilt_connection_is_not_pooled() {
     let gateway = Plan::with([engine.url()])
         .set("health.request_failures", 1_000)
         .set("streams.idle_timeout_ms.high", 400)
+        .set("streams.first_token_timeout_ms", 400)
         .start()
         .await;
     for fault in [Fault::LengthShort, Fault::Html, Fault::StallAfter { events: 2 }, Fault::BadJsonAfter { events: 2 }] {

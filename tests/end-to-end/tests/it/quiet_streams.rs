@@ -83,3 +83,28 @@ async fn a_clients_own_deadline_ends_it() {
     assert_eq!(gateway.states().await, ["healthy"], "a client's short deadline is not the engine's fault");
     gateway.finish().await;
 }
+
+/// Found by review: a queue or a long prefill is silent. Only a stream that has begun has an idle time-out, and a long wait
+/// never counts against an engine that answers its probes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_is_not_a_stall() {
+    let engine = paced(Dialect::Sglang, 1_500, 0).await;
+    let gateway = Plan::with([engine.url()])
+        .set("streams.idle_timeout_ms.high", 300)
+        .set("health.request_failures", 1)
+        .start()
+        .await;
+    let answer = gateway.post(CHAT, &body(CHAT, true, 3)).await;
+    assert_eq!(plimsoll_end_to_end::sse::text(&answer.events()), crate::text(3));
+    gateway.finish().await;
+
+    let gateway = Plan::with([engine.url()])
+        .set("streams.first_token_timeout_ms", 300)
+        .set("health.request_failures", 1)
+        .start()
+        .await;
+    let answer = gateway.post(CHAT, &body(CHAT, true, 3)).await;
+    assert_eq!((answer.status(), answer.code().as_str()), (504, "engine_stalled"));
+    assert_eq!(gateway.post(CHAT, &body(CHAT, false, 3)).await.status(), 200, "the engine is still in");
+    gateway.finish().await;
+}

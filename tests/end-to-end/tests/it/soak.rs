@@ -103,6 +103,7 @@ async fn every_request_ends_and_every_counter_is_zero() {
     }
     let gateway = Plan::with(engines.iter().map(FakeEngine::url))
         .set("streams.idle_timeout_ms.high", 400)
+        .set("streams.first_token_timeout_ms", 400)
         .set("health.probe_interval_ms", 200)
         .start()
         .await;
