@@ -130,8 +130,17 @@ async fn waiting_requests_are_answered_by_the_other_engine() {
             plimsoll_end_to_end::client::ask(addr, "POST", CHAT, &[("x-request-id", &id)], ask.as_bytes()).await
         });
     }
-    let held = frozen.until("half of them there", PATIENCE, |seen| seen.in_flight >= 4).await.in_flight;
-    other.until("the rest there", PATIENCE, |seen| seen.in_flight + held >= 12).await;
+    let held = plimsoll_end_to_end::patient("all twelve to arrive", async {
+        loop {
+            let (here, there) = (frozen.snapshot().await.in_flight, other.snapshot().await.in_flight);
+            if here + there >= 12 {
+                return here;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    assert!(held >= 4, "{held} of 12 on the one that will freeze");
     // From now on the other one is quick; those that it holds already stay as they are and are not the point.
     other.control(&Control { ttft_ms: Some(10), ..Control::default() }).await;
     frozen.process.freeze();
