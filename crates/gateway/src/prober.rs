@@ -38,6 +38,9 @@ const CHANGED_AGAIN: Duration = Duration::from_secs(1);
 /// As [`plimsoll_pools::http::CallError::Exhausted`] says it: out of file descriptors here.
 const EXHAUSTED: &str = "this process cannot open another connection";
 
+/// One that has never answered is asked every so many intervals: who it is takes several questions.
+const UNPROVEN_INTERVALS: u32 = 2;
+
 /// Runs until the engine is removed and its last request has ended.
 pub async fn run(shared: Arc<Shared>, engine: Arc<EngineHandle>) {
     let mut stopped = engine.stopped();
@@ -85,6 +88,10 @@ impl Prober {
                 }
                 Err(error) => {
                     let ours = error.contains(EXHAUSTED);
+                    if engine.last_error.load().as_deref() != Some(&error) {
+                        let url = engine.endpoint().url().to_owned();
+                        tracing::warn!(engine = %engine.id, url, why = error, "engine does not answer as it should");
+                    }
                     engine.last_error.store(Some(Arc::new(error)));
                     if ours {
                         // Nothing is said about the engine.
@@ -97,7 +104,11 @@ impl Prober {
             }
             let interval = millis(health.probe_interval_ms);
             // A first failure is looked at again at once; an engine that is out for good is not hammered.
-            let pause = if failed && !self.is_out() { interval / 10 } else { interval.saturating_sub(began.elapsed()) };
+            let pause = match (failed, *engine.watch_health().borrow()) {
+                (true, HealthState::Unproven) => interval * UNPROVEN_INTERVALS,
+                (true, HealthState::Healthy | HealthState::HalfOpen) => interval / 10,
+                _ => interval.saturating_sub(began.elapsed()),
+            };
             tokio::time::sleep(pause.max(Duration::from_millis(20))).await;
         }
     }

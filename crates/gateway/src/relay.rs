@@ -125,6 +125,7 @@ impl Relay {
             biased;
             step = frame => step,
             () = self.timer.as_mut() => Step::Timer,
+            () = slot.taken() => Step::Swept,
         }
     }
 
@@ -223,6 +224,11 @@ impl Relay {
         self.over = true;
         if self.watch.is_complete() {
             return None;
+        }
+        if self.slot.was_shutdown() {
+            let message = "this gateway stopped before the stream was complete; repeat against another one";
+            let failure = failure(Outcome::Cancelled, ErrorCode::ShuttingDown, message.to_owned());
+            return Some(self.error_event(Bytes::new(), failure));
         }
         let message = "the client took nothing for longer than `streams.client_stall_timeout_ms`, or past its deadline";
         let failure = failure(Outcome::Cancelled, ErrorCode::DeadlineExceeded, message.to_owned());

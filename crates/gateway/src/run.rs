@@ -75,6 +75,7 @@ pub async fn run(start: Start) -> Result<(), GatewayError> {
         membership::add(&shared, engine, Origin::Config).map_err(|e| GatewayError::Engine(url, e))?;
     }
     let sweeper = tokio::spawn(stream_slots::sweep_forever(shared.clone()));
+    warn_of_open_doors(&shared.settings.load(), addresses.0);
     let (stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(server::run(shared.clone(), clients, tls, stopped.clone()));
     let admin = admin::router(shared.clone(), addresses.1.ip().is_loopback());
@@ -99,10 +100,15 @@ pub async fn run(start: Start) -> Result<(), GatewayError> {
     shared.begin_stopping();
     stop.send_replace(true);
     // A second signal ends the patience.
-    tokio::select! {
-        _ = serving => {}
-        _ = term.recv() => tracing::warn!("second signal: running requests are cut"),
-        _ = int.recv() => tracing::warn!("second signal: running requests are cut"),
+    let hurry = tokio::select! {
+        _ = serving => false,
+        _ = term.recv() => true,
+        _ = int.recv() => true,
+    };
+    if hurry {
+        let streams = shared.streams.shut_down();
+        tracing::warn!(streams, "second signal: running requests are cut");
+        tokio::time::sleep(server::LAST_WORDS).await;
     }
     // Requests that were cut have told their engines to stop: let that arrive.
     shared.pending_aborts.done(ABORTS_AT_END).await;
@@ -118,6 +124,16 @@ pub async fn run(start: Start) -> Result<(), GatewayError> {
         let _ = tokio::time::timeout(Duration::from_secs(2), joined).await;
     }
     Ok(())
+}
+
+/// What an operator would rather hear now than later.
+fn warn_of_open_doors(settings: &Settings, clients: SocketAddr) {
+    if settings.engines.is_empty() {
+        tracing::warn!("no engine is configured: name one with --engine, in the config, or by POST /admin/engines");
+    }
+    if settings.auth.keys.is_empty() && !clients.ip().is_loopback() {
+        tracing::warn!(%clients, "everybody who reaches this address may use the engines: set `auth.keys`");
+    }
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, GatewayError> {

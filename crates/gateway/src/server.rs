@@ -33,6 +33,9 @@ const HYPER_HEADERS: usize = 100;
 /// A connection without a request is given this long to end by itself when the process stops.
 const HALF_A_HEAD: Duration = Duration::from_millis(300);
 
+/// Streams that are cut at the end have this long to tell their clients.
+pub(crate) const LAST_WORDS: Duration = Duration::from_millis(300);
+
 /// Bytes hyper may hold per connection for reading heads and writing answers, at least.
 const CONNECTION_BUFFER_BYTES: usize = 64 << 10;
 
@@ -79,7 +82,9 @@ pub async fn run(
     drop(listener);
     let grace = millis(shared.settings.load().gateway.shutdown_grace_ms);
     if tokio::time::timeout(grace, graceful.shutdown()).await.is_err() {
-        tracing::warn!(grace_ms = grace.as_millis(), "requests still running after the grace time are cut");
+        let streams = shared.streams.shut_down();
+        tracing::warn!(grace_ms = grace.as_millis(), streams, "requests still running after the grace time are cut");
+        tokio::time::sleep(LAST_WORDS).await;
     }
     connections.abort_all();
 }

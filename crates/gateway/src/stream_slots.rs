@@ -10,9 +10,10 @@ use parking_lot::Mutex;
 use plimsoll_core::Nanos;
 use plimsoll_load::AttemptEnd;
 use plimsoll_pools::http::Exchange;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// How often stalled streams are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
@@ -30,6 +31,10 @@ pub struct StreamSlot {
     /// When bytes were handed to the client's connection that has not come back for more; 0 while it waits for us.
     handed_at: AtomicU64,
     deadline: Nanos,
+    /// Wakes the stream when its engine's side has been taken.
+    taken: Notify,
+    /// Taken because the process ends.
+    at_shutdown: AtomicBool,
 }
 
 impl StreamSlot {
@@ -47,8 +52,27 @@ impl StreamSlot {
         self.handed_at.store(now.0.max(1), Ordering::Relaxed);
     }
 
+    /// Returns when the engine's side is taken.
+    pub async fn taken(&self) {
+        self.taken.notified().await;
+    }
+
+    /// The engine's side was taken because the process ends.
+    pub fn was_shutdown(&self) -> bool {
+        self.at_shutdown.load(Ordering::Relaxed)
+    }
+
     pub fn pulled(&self) {
         self.handed_at.store(0, Ordering::Relaxed);
+    }
+
+    /// Ends the attempt, if it still runs, and wakes the stream.
+    fn cut(&self, why: &str) -> bool {
+        let attempt = self.live.lock().take().and_then(|live| live.attempt);
+        self.taken.notify_one();
+        let Some(attempt) = attempt else { return false };
+        attempt.end_and_abort(AttemptEnd::Cancelled, Some(why.to_owned()));
+        true
     }
 
     fn is_abandoned(&self, now: Nanos, patience: Nanos) -> bool {
@@ -66,7 +90,13 @@ pub struct StreamSlots {
 impl StreamSlots {
     /// Makes a slot and remembers it.
     pub fn open(&self, live: Live, deadline: Nanos) -> Arc<StreamSlot> {
-        let slot = Arc::new(StreamSlot { live: Mutex::new(Some(live)), handed_at: AtomicU64::new(0), deadline });
+        let slot = Arc::new(StreamSlot {
+            live: Mutex::new(Some(live)),
+            handed_at: AtomicU64::new(0),
+            deadline,
+            taken: Notify::new(),
+            at_shutdown: AtomicBool::new(false),
+        });
         self.slots.lock().push(Arc::downgrade(&slot));
         slot
     }
@@ -83,15 +113,17 @@ impl StreamSlots {
             }
             true
         });
-        let mut cut = 0;
-        for slot in abandoned {
-            let Some(live) = slot.live.lock().take() else { continue };
-            if let Some(attempt) = live.attempt {
-                attempt.end_and_abort(AttemptEnd::Cancelled, Some("the client stopped reading".to_owned()));
-                cut += 1;
-            }
-        }
-        cut
+        abandoned.iter().filter(|slot| slot.cut("the client stopped reading")).count()
+    }
+
+    /// Takes the engine's side from every stream: the process ends. Each that is being read says so to its client.
+    pub fn shut_down(&self) -> usize {
+        let slots: Vec<_> = self.slots.lock().drain(..).filter_map(|slot| slot.upgrade()).collect();
+        let running = slots.iter().filter(|slot| {
+            slot.at_shutdown.store(true, Ordering::Relaxed);
+            slot.cut("the gateway stopped")
+        });
+        running.count()
     }
 }
 

@@ -23,7 +23,10 @@ pub(crate) fn acceptor(tls: &ServerTls) -> Result<TlsAcceptor, String> {
         .map_err(|e| e.to_string())?
         .with_no_client_auth()
         .with_single_cert(certs, key)
-        .map_err(|e| in_cert(&e))?;
+        .map_err(|e| {
+            let (cert, key) = (tls.cert_file.display(), tls.key_file.display());
+            format!("the certificate in `{cert}` cannot be used with the key in `{key}`: {e}")
+        })?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

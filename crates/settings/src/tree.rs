@@ -145,7 +145,8 @@ pub enum PolicyName {
     PowerOfTwo,
 }
 
-/// Bounds between the traffic classes (design/traffic: class).
+/// Bounds between the traffic classes. Cache hits are not predicted yet: until they are, no request is low, and the two hit
+/// fractions have no effect.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Classes {

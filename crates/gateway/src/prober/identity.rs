@@ -41,7 +41,7 @@ pub(super) async fn identify(
             version = found.version.as_deref().unwrap_or("unknown"), models = models.join(","), "engine identified"
         );
         for sentence in &found.degraded {
-            tracing::info!(engine = %engine.id, "{sentence}");
+            tracing::debug!(engine = %engine.id, "{sentence}");
         }
     }
     let capability = Arc::new(found);

@@ -45,8 +45,16 @@ async fn after_the_grace_time_it_ends_all_the_same() {
     let mut stream = gateway.stream(CHAT, &body(CHAT, true, 100_000)).await;
     stream.data().await.unwrap();
     gateway.process.signal(Signal::TERM);
+    let mut last = Vec::new();
+    while let Some(event) = stream.data().await {
+        last.push(event);
+    }
+    let codes: Vec<String> = last.iter().filter_map(sse::Event::error_code).collect();
+    assert_eq!(codes, ["shutting_down"], "the client is told, once");
+    assert!(last.last().unwrap().is_done());
     gateway.process.ended(Duration::from_secs(10)).await;
-    crate::until(&engine, "the engine to stop", |seen| seen.in_flight == 0).await;
+    let seen = crate::until(&engine, "the engine to stop", |seen| seen.in_flight == 0).await;
+    assert_eq!(seen.aborted_by_rid, 1, "{seen:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
