@@ -6,6 +6,9 @@ use crate::record::{Decisions, open_log};
 use crate::spans::SpanSink;
 use crate::state::{LogFilter, Shared};
 use crate::{admin, membership, server, stream_slots, tls};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use plimsoll_settings::Settings;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,7 +17,8 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 /// Longest wait at the end for aborts on their way to engines.
@@ -77,9 +81,9 @@ pub async fn run(start: Start) -> Result<(), GatewayError> {
     let sweeper = tokio::spawn(stream_slots::sweep_forever(shared.clone()));
     warn_of_open_doors(&shared.settings.load(), addresses.0);
     let (stop, stopped) = watch::channel(false);
-    let serving = tokio::spawn(server::run(shared.clone(), clients, tls, stopped.clone()));
+    let serving = tokio::spawn(server::run(shared.clone(), clients, tls, stopped));
     let admin = admin::router(shared.clone(), addresses.1.ip().is_loopback());
-    let admin_done = tokio::spawn(serve_admin(operators, admin, stopped));
+    let admin_done = tokio::spawn(serve_admin(operators, admin));
     let (mut term, mut int, mut hup) = (
         signal(SignalKind::terminate()).map_err(GatewayError::Signals)?,
         signal(SignalKind::interrupt()).map_err(GatewayError::Signals)?,
@@ -148,14 +152,37 @@ fn load_tls(settings: &Settings) -> Result<Option<TlsAcceptor>, String> {
     settings.gateway.tls.as_ref().map(tls::acceptor).transpose()
 }
 
-async fn serve_admin(listener: TcpListener, router: axum::Router, mut stop: watch::Receiver<bool>) {
-    let served = axum::serve(listener, router).with_graceful_shutdown(async move {
-        let _ = stop.wait_for(|stop| *stop).await;
-        // Metrics and readiness stay up while requests drain; the caller ends this task.
-        std::future::pending::<()>().await;
-    });
-    if let Err(error) = served.await {
-        tracing::error!(%error, "the admin listener failed");
+/// Operators' connections at once, and the longest wait for a head: a listener for a few programs and people.
+const ADMIN_CONNECTIONS: usize = 256;
+const ADMIN_HEAD: Duration = Duration::from_secs(30);
+
+/// Runs until its task is ended: metrics and readiness stay up while requests drain.
+async fn serve_admin(listener: TcpListener, router: axum::Router) {
+    let places = Arc::new(Semaphore::new(ADMIN_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "the admin listener cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let service = TowerToHyperService::new(router.clone());
+        connections.spawn(async move {
+            let served = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(ADMIN_HEAD)
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+            if let Err(error) = served {
+                tracing::debug!(%error, "an admin connection ended badly");
+            }
+            drop(place);
+        });
     }
 }
 

@@ -221,8 +221,8 @@ pub fn scheduler_config(settings: &Settings) -> SchedulerConfig {
         health: HealthConfig {
             probe_failures: settings.health.probe_failures,
             request_failures: settings.health.request_failures,
+            connect_failures: settings.health.connect_failures,
             half_open_requests: settings.health.half_open_requests,
-            ..HealthConfig::default()
         },
     }
 }
@@ -235,5 +235,18 @@ pub fn class_rules(settings: &Settings) -> ClassRules {
         high_hit_fraction: settings.classes.high_hit_fraction,
         low_uncached_tokens: settings.classes.low_uncached_tokens,
         low_hit_fraction: settings.classes.low_hit_fraction,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The deciding crates carry defaults for tests and the simulator; the settings tree is where they are meant.
+    #[test]
+    fn defaults_stand_in_one_place() {
+        let settings = Settings::default();
+        assert_eq!(scheduler_config(&settings), SchedulerConfig::default());
+        assert_eq!(class_rules(&settings), ClassRules::default());
     }
 }

@@ -285,6 +285,8 @@ pub struct Health {
     pub probe_failures: u32,
     /// Failed requests in a row that take an engine out (4xx, 429 and 503 never count).
     pub request_failures: u32,
+    /// Failed connects in a row, with no sign of life between, that take an engine out.
+    pub connect_failures: u32,
     /// Trial requests let through at once while an engine is half open.
     pub half_open_requests: u32,
     /// A load report older than this, in milliseconds, is not believed at all; trust falls linearly until then.
@@ -298,6 +300,7 @@ impl Default for Health {
             probe_timeout_ms: 800,
             probe_failures: 2,
             request_failures: 5,
+            connect_failures: 2,
             half_open_requests: 1,
             report_stale_ms: 3_000,
         }

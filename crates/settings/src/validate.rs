@@ -96,6 +96,7 @@ fn numbers(settings: &Settings, found: &mut Vec<Problem>) {
     check.wait_ms("health.probe_timeout_ms", s.health.probe_timeout_ms);
     check.above_zero("health.probe_failures", s.health.probe_failures.into());
     check.above_zero("health.request_failures", s.health.request_failures.into());
+    check.above_zero("health.connect_failures", s.health.connect_failures.into());
     check.above_zero("health.half_open_requests", s.health.half_open_requests.into());
     check.wait_ms("health.report_stale_ms", s.health.report_stale_ms);
     let between_reports_ms = s.health.probe_interval_ms.saturating_add(s.health.probe_timeout_ms);
