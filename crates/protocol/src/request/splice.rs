@@ -12,20 +12,16 @@ pub struct Splice {
 }
 
 impl Splice {
-    /// [`Splice::with_rid`], and the DP rank under `rank_keys` (keys of numbers, put in front: engines take a key that
-    /// comes again later from there, so a client's own value would win; the caller removes none).
+    /// [`Splice::with_rid`], and right behind it the DP rank under each of `rank_keys` (releases differ in its name). A client
+    /// that names a rank itself later in the body has the last word at engines that take the last of two equal keys.
     #[must_use]
     pub fn with_rid_and_rank(body: &Bytes, facts: &RequestFacts, rid: &str, rank_keys: &[&str], rank: u16) -> Splice {
         let plain = Splice::with_rid(body, facts, rid);
-        if rank_keys.is_empty() || facts.rid.is_some() {
-            // With a client's own `rid` in the middle there is no second place to put more in; the engine balances.
-            return plain;
-        }
-        let mut inserted = String::new();
-        for key in rank_keys {
-            inserted.push_str(&format!("\"{key}\":{rank},"));
-        }
-        inserted.push_str(std::str::from_utf8(&plain.inserted).unwrap_or_default());
+        let ranks: String = rank_keys.iter().map(|key| format!(",\"{key}\":{rank}")).collect();
+        let mut inserted = plain.inserted.to_vec();
+        // Behind the id's value, which a comma may follow.
+        let at = inserted.iter().rposition(|b| *b == b'"').map_or(inserted.len(), |i| i + 1);
+        inserted.splice(at..at, ranks.into_bytes());
         Splice { inserted: Bytes::from(inserted), ..plain }
     }
 

@@ -138,3 +138,20 @@ fn token_ids_are_no_text() {
         assert!(refused(Api::Generate, body).contains("`text` must be a string or an array of strings"));
     }
 }
+
+#[test]
+fn a_rank_goes_right_behind_the_rid() {
+    for (body, wanted) in [
+        (r#"{"text":"a"}"#, r#"{"rid":"R","routed_dp_rank":3,"data_parallel_rank":3,"text":"a"}"#),
+        (r#"{"text":"a","rid": "old"}"#, r#"{"text":"a","rid": "R","routed_dp_rank":3,"data_parallel_rank":3}"#),
+        (r#"{"rid":null,"text":"a"}"#, r#"{"rid":"R","routed_dp_rank":3,"data_parallel_rank":3,"text":"a"}"#),
+    ] {
+        let bytes = Bytes::copy_from_slice(body.as_bytes());
+        let f = scan(Api::Generate, &bytes).unwrap();
+        let s = Splice::with_rid_and_rank(&bytes, &f, "R", &["routed_dp_rank", "data_parallel_rank"], 3);
+        assert_eq!(String::from_utf8([s.before, s.inserted, s.after].concat()).unwrap(), wanted);
+        let s = Splice::with_rid_and_rank(&bytes, &f, "R", &[], 3);
+        let plain = Splice::with_rid(&bytes, &f, "R");
+        assert_eq!(s.inserted, plain.inserted);
+    }
+}
