@@ -121,7 +121,7 @@ impl Core {
         let now = Instant::now();
         let spent = now - started;
         let mut logits = logits.chunks_exact(self.model.logit_count());
-        let mut hidden = hidden.chunks_exact(self.model.config().hidden());
+        let mut hidden = hidden.chunks_exact(self.model.config().hidden);
         let mut done = Vec::new();
         let mut decode_only = true;
         let (mut batch, mut generated) = (0u64, 0u64);

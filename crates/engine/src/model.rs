@@ -6,7 +6,7 @@
 //! keep a run's bits independent of the rest of the batch is said in [`crate::kernels`].
 
 use crate::kernels::{rms_norm, swiglu};
-use crate::tokenizer::FIRST_SPECIAL;
+use crate::tokenizer::{FIRST_SPECIAL, IM_END, VOCAB};
 use attention::{HEAD_DIM, Scratch};
 pub use kv::KvStore;
 use weights::{Layer, Weights};
@@ -22,11 +22,21 @@ mod tests;
 /// Logits are computed from this id on: byte tokens are never generated, so their head rows do not exist.
 pub const FIRST_LOGIT: u32 = FIRST_SPECIAL;
 
-/// Dimensions. The head size is 16; query heads per KV head must be 1 or 2.
+/// Dimensions and ids. For now the head size is 16, `hidden` is `heads * head_dim`, and query heads per KV head are 1 or 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelConfig {
+    /// Token ids are below this.
+    pub vocab_tokens: usize,
+    /// Tokens that end an answer.
+    pub eos_tokens: Vec<u32>,
+    /// Ids below this are never generated: the model has no logits for them.
+    pub first_logit: u32,
     pub layers: usize,
+    /// Width of the residual stream.
+    pub hidden: usize,
     pub heads: usize,
+    /// Dimensions of one head, a multiple of 16.
+    pub head_dim: usize,
     pub kv_heads: usize,
     /// Width of the feed-forward part, a multiple of 16.
     pub ffn: usize,
@@ -38,19 +48,27 @@ pub struct ModelConfig {
 
 impl Default for ModelConfig {
     fn default() -> Self {
-        ModelConfig { layers: 2, heads: 4, kv_heads: 2, ffn: 160, context_tokens: 32_768, seed: 1876 }
+        ModelConfig {
+            vocab_tokens: VOCAB,
+            eos_tokens: vec![IM_END],
+            first_logit: FIRST_LOGIT,
+            layers: 2,
+            hidden: 64,
+            heads: 4,
+            head_dim: HEAD_DIM,
+            kv_heads: 2,
+            ffn: 160,
+            context_tokens: 32_768,
+            seed: 1876,
+        }
     }
 }
 
 impl ModelConfig {
-    #[must_use]
-    pub fn hidden(&self) -> usize {
-        self.heads * HEAD_DIM
-    }
-
+    /// Width of the keys (and of the values) of one position and layer.
     #[must_use]
     pub fn kv_width(&self) -> usize {
-        self.kv_heads * HEAD_DIM
+        self.kv_heads * self.head_dim
     }
 }
 
@@ -78,7 +96,8 @@ pub enum Want {
 /// Results of a forward pass, in the order of the runs that wanted them.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// `[runs that want logits][LOGITS]`, token id = index + [`FIRST_LOGIT`].
+    /// `[runs that want logits][logit_count]`, token id = index + [`ModelConfig::first_logit`]. Ids that the model never
+    /// generates have negative infinity.
     pub logits: Vec<f32>,
     /// `[tokens of runs that want hidden states][hidden]`.
     pub hidden: Vec<f32>,
@@ -121,6 +140,10 @@ impl Model {
                 && config.heads.is_multiple_of(config.kv_heads),
             "query heads per KV head must be 1 or 2"
         );
+        assert!(
+            config.head_dim == HEAD_DIM && config.hidden == config.heads * HEAD_DIM,
+            "heads must have 16 dimensions"
+        );
         let weights = Weights::generate(&config);
         let rope = rope::Table::new(config.context_tokens);
         Model { config, weights, rope, buffers: Buffers::default() }
@@ -144,7 +167,7 @@ impl Model {
 
     /// Runs a ragged batch: writes the KV of every token into its page and returns what was wanted.
     pub fn forward(&mut self, runs: &[Run<'_>], kv: &mut KvStore) -> Output {
-        let hidden = self.config.hidden();
+        let hidden = self.config.hidden;
         let buffers = &mut self.buffers;
         let tokens: usize = runs.iter().map(|run| run.tokens.len()).sum();
         buffers.resize(tokens, &self.config);
@@ -170,13 +193,18 @@ impl Model {
         }
         output.logits.resize(buffers.last.len() / hidden * self.weights.head.outputs(), 0.0);
         self.weights.head.multiply(&buffers.last, &mut output.logits);
+        for row in output.logits.chunks_exact_mut(self.weights.head.outputs()) {
+            for silent in &self.weights.silent {
+                row[silent.clone()].fill(f32::NEG_INFINITY);
+            }
+        }
         output
     }
 }
 
 impl Buffers {
     fn resize(&mut self, tokens: usize, config: &ModelConfig) {
-        let wide = tokens * config.hidden();
+        let wide = tokens * config.hidden;
         for buffer in [&mut self.x, &mut self.norm, &mut self.q, &mut self.mixed, &mut self.delta] {
             buffer.resize(wide, 0.0);
         }
@@ -199,7 +227,7 @@ fn attend(
     kv: &mut KvStore,
     buffers: &mut Buffers,
 ) {
-    let (hidden, width) = (config.hidden(), config.kv_width());
+    let (hidden, width) = (config.hidden, config.kv_width());
     rms_norm(&buffers.x, &layer.attention_gain, &mut buffers.norm);
     layer.query.multiply(&buffers.norm, &mut buffers.q);
     layer.key.multiply(&buffers.norm, &mut buffers.k);

@@ -11,7 +11,16 @@ use std::sync::Arc;
 
 fn config(kv_pages: usize, max_running: usize, token_budget: usize) -> EngineConfig {
     EngineConfig {
-        model: ModelConfig { layers: 2, heads: 2, kv_heads: 1, ffn: 32, context_tokens: 512, seed: 5 },
+        model: ModelConfig {
+            layers: 2,
+            hidden: 32,
+            heads: 2,
+            kv_heads: 1,
+            ffn: 32,
+            context_tokens: 512,
+            seed: 5,
+            ..ModelConfig::default()
+        },
         kv_tokens: kv_pages * 16,
         max_running,
         token_budget,

@@ -30,21 +30,22 @@ pub fn attend(
 ) {
     let (q, _) = q.as_chunks::<HEAD_DIM>();
     let (out, _) = out.as_chunks_mut::<HEAD_DIM>();
-    let group = q.len() / kv.kv_heads();
+    let heads = kv.layer(layer);
+    let group = q.len() / heads.len();
     let tiles = length.div_ceil(TILE);
     scratch.scores.resize(tiles, [0.0; TILE]);
     for (head, (q, out)) in q.iter().zip(out).enumerate() {
-        let (layer, head) = (kv.layer(layer), head / group);
+        let head = &heads[head / group];
         // 1 / sqrt(16) is exact.
         let q = q.map(|value| value * 0.25);
         for (tile, scores) in scratch.scores.iter_mut().enumerate() {
-            *scores = score_tile(layer.keys(pages, tile, head), &q);
+            *scores = score_tile(head.keys(pages, tile), &q);
         }
         let total = softmax(&mut scratch.scores, length);
         let mut mixed = [0.0; HEAD_DIM];
         for (tile, weights) in scratch.scores.iter().enumerate() {
             let valid = (length - tile * TILE).min(TILE);
-            mix_tile(&mut mixed, layer.values(pages, tile, head), &weights[..valid]);
+            mix_tile(&mut mixed, head.values(pages, tile), &weights[..valid]);
         }
         let scale = 1.0 / total;
         *out = mixed.map(|value| value * scale);
@@ -52,18 +53,18 @@ pub fn attend(
 }
 
 #[inline]
-fn score_tile(keys: &[[f32; TILE]; HEAD_DIM], q: &[f32; HEAD_DIM]) -> [f32; TILE] {
+fn score_tile(keys: &[f32], q: &[f32; HEAD_DIM]) -> [f32; TILE] {
     let mut scores = [0.0; TILE];
-    for (q, row) in q.iter().zip(keys) {
+    for (q, row) in q.iter().zip(keys.as_chunks::<TILE>().0) {
         add_scaled(&mut scores, *q, row);
     }
     scores
 }
 
 #[inline]
-fn mix_tile(mixed: &mut [f32; HEAD_DIM], values: &[[f32; HEAD_DIM]; TILE], weights: &[f32]) {
+fn mix_tile(mixed: &mut [f32; HEAD_DIM], values: &[f32], weights: &[f32]) {
     let mut sums = *mixed;
-    for (weight, row) in weights.iter().zip(values) {
+    for (weight, row) in weights.iter().zip(values.as_chunks::<HEAD_DIM>().0) {
         add_scaled(&mut sums, *weight, row);
     }
     *mixed = sums;

@@ -1,31 +1,45 @@
 //! Where keys and values live: pages of a fixed number of tokens, addressed through a sequence's page table.
 //!
-//! Inside a page, tiles of 16 positions. Keys are stored transposed (`[kv head][dimension][16 positions]`), values are
-//! not (`[kv head][16 positions][dimension]`), so that both halves of attention read straight through memory with one
-//! output per vector lane.
+//! Inside a page, tiles of 16 positions. Keys are stored transposed (`[dimension][16 positions]`), values are not
+//! (`[16 positions][dimension]`), so that both halves of attention read straight through memory with one output per
+//! vector lane. The KV heads of a layer lie apart, so that threads can write one each.
+//!
+//! A page leaves and enters the store as bytes ([`KvStore::read_page`], [`KvStore::write_page`]): what is offloaded,
+//! sent to another process or migrated is exactly what was computed.
 
 use super::ModelConfig;
-use super::attention::HEAD_DIM;
+
+#[cfg(test)]
+mod tests;
 
 /// Positions per tile; a page is a multiple of it.
 pub const TILE: usize = 16;
 
-/// Keys `[dimension][16 positions]` or values `[16 positions][dimension]` of one tile and head.
-type Block = [[f32; TILE]; HEAD_DIM];
-
 #[derive(Debug)]
 pub struct KvStore {
-    layers: Vec<LayerKv>,
+    layers: Vec<Vec<HeadKv>>,
     pages: usize,
+    page_floats: usize,
 }
 
-/// The KV of one layer: `[page][tile][kv head]` blocks.
+/// The KV of one head of one layer: tiles of all pages, in order of page and position.
 #[derive(Debug)]
-pub(crate) struct LayerKv {
-    keys: Vec<Block>,
-    values: Vec<Block>,
+pub(crate) struct HeadKv {
+    /// `[page][tile][dimension][16 positions]`.
+    keys: Vec<f32>,
+    /// `[page][tile][16 positions][dimension]`.
+    values: Vec<f32>,
     tiles_per_page: usize,
-    kv_heads: usize,
+    head_dim: usize,
+}
+
+/// Why bytes cannot become a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PageError {
+    #[error("page {page} does not exist, the store has {pages}")]
+    NoSuchPage { page: u32, pages: usize },
+    #[error("a page has {expected} bytes, not {actual}")]
+    WrongSize { actual: usize, expected: usize },
 }
 
 impl KvStore {
@@ -36,17 +50,20 @@ impl KvStore {
             page_tokens > 0 && page_tokens.is_multiple_of(TILE),
             "page size {page_tokens} is not a multiple of {TILE}"
         );
-        let tiles_per_page = page_tokens / TILE;
-        let empty = || vec![[[0.0; TILE]; HEAD_DIM]; pages * tiles_per_page * config.kv_heads];
-        let layers = (0..config.layers)
-            .map(|_| LayerKv { keys: empty(), values: empty(), tiles_per_page, kv_heads: config.kv_heads })
-            .collect();
-        KvStore { layers, pages }
+        let page_floats = page_tokens * config.head_dim;
+        let head = || HeadKv {
+            keys: vec![0.0; pages * page_floats],
+            values: vec![0.0; pages * page_floats],
+            tiles_per_page: page_tokens / TILE,
+            head_dim: config.head_dim,
+        };
+        let layers = (0..config.layers).map(|_| (0..config.kv_heads).map(|_| head()).collect()).collect();
+        KvStore { layers, pages, page_floats }
     }
 
     #[must_use]
     pub fn len_bytes(&self) -> usize {
-        self.layers.iter().map(|layer| size_of_val(&layer.keys[..]) + size_of_val(&layer.values[..])).sum()
+        self.pages * self.page_bytes()
     }
 
     #[must_use]
@@ -54,43 +71,100 @@ impl KvStore {
         self.pages
     }
 
-    pub(crate) fn kv_heads(&self) -> usize {
-        self.layers.first().map_or(1, |layer| layer.kv_heads)
+    /// Bytes of one page over all layers, as [`Self::read_page`] gives and [`Self::write_page`] takes them.
+    #[must_use]
+    pub fn page_bytes(&self) -> usize {
+        self.heads().count() * 2 * self.page_floats * size_of::<f32>()
     }
 
-    pub(crate) fn layer(&self, layer: usize) -> &LayerKv {
+    /// Replaces `bytes` by the page: for each layer, for each KV head, keys `[tile][dimension][16 positions]` and then
+    /// values `[tile][16 positions][dimension]`, f32 little-endian. Positions that were never computed hold anything.
+    ///
+    /// # Errors
+    /// When there is no such page.
+    pub fn read_page(&self, page: u32, bytes: &mut Vec<u8>) -> Result<(), PageError> {
+        let range = self.range(page)?;
+        bytes.resize(self.page_bytes(), 0);
+        let (mut words, _) = bytes.as_chunks_mut::<4>();
+        for part in self.heads().flat_map(|head| [&head.keys, &head.values]) {
+            let (own, rest) = words.split_at_mut(self.page_floats);
+            for (word, value) in own.iter_mut().zip(&part[range.clone()]) {
+                *word = value.to_le_bytes();
+            }
+            words = rest;
+        }
+        Ok(())
+    }
+
+    /// Overwrites a page with bytes that [`Self::read_page`] gave, here or in another process with the same model and
+    /// page size. Whether these are the right bytes for a chain of tokens is the caller's business.
+    ///
+    /// # Errors
+    /// When there is no such page or the bytes are not [`Self::page_bytes`] many; nothing is changed then.
+    pub fn write_page(&mut self, page: u32, bytes: &[u8]) -> Result<(), PageError> {
+        let (range, expected) = (self.range(page)?, self.page_bytes());
+        if bytes.len() != expected {
+            return Err(PageError::WrongSize { actual: bytes.len(), expected });
+        }
+        let (mut words, _) = bytes.as_chunks::<4>();
+        for part in self.layers.iter_mut().flatten().flat_map(|head| [&mut head.keys, &mut head.values]) {
+            let (own, rest) = words.split_at(self.page_floats);
+            for (value, word) in part[range.clone()].iter_mut().zip(own) {
+                *value = f32::from_le_bytes(*word);
+            }
+            words = rest;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn layer(&self, layer: usize) -> &[HeadKv] {
         &self.layers[layer]
     }
 
+    /// Stores the key and value rows `[kv heads][dimension]` of one position.
     pub(crate) fn write(&mut self, layer: usize, pages: &[u32], position: usize, key: &[f32], value: &[f32]) {
-        let layer = &mut self.layers[layer];
-        let base = layer.block(pages, position / TILE, 0);
-        let slot = position % TILE;
-        let (key, _) = key.as_chunks::<HEAD_DIM>();
-        let (value, _) = value.as_chunks::<HEAD_DIM>();
-        for (head, (key, value)) in key.iter().zip(value).enumerate() {
-            for (row, key) in layer.keys[base + head].iter_mut().zip(key) {
-                row[slot] = *key;
-            }
-            layer.values[base + head][slot] = *value;
+        for (index, head) in self.layers[layer].iter_mut().enumerate() {
+            let own = index * head.head_dim..(index + 1) * head.head_dim;
+            head.write(pages, position, &key[own.clone()], &value[own]);
         }
+    }
+
+    fn heads(&self) -> impl Iterator<Item = &HeadKv> {
+        self.layers.iter().flatten()
+    }
+
+    fn range(&self, page: u32) -> Result<std::ops::Range<usize>, PageError> {
+        let at = page as usize;
+        let exists = at < self.pages;
+        let range = at * self.page_floats..(at + 1) * self.page_floats;
+        exists.then_some(range).ok_or(PageError::NoSuchPage { page, pages: self.pages })
     }
 }
 
-impl LayerKv {
+impl HeadKv {
+    /// Keys `[dimension][16 positions]`.
     #[inline]
-    pub(crate) fn keys(&self, pages: &[u32], tile: usize, head: usize) -> &Block {
-        &self.keys[self.block(pages, tile, head)]
+    pub(crate) fn keys(&self, pages: &[u32], tile: usize) -> &[f32] {
+        &self.keys[self.at(pages, tile)..][..self.head_dim * TILE]
+    }
+
+    /// Values `[16 positions][dimension]`.
+    #[inline]
+    pub(crate) fn values(&self, pages: &[u32], tile: usize) -> &[f32] {
+        &self.values[self.at(pages, tile)..][..self.head_dim * TILE]
+    }
+
+    fn write(&mut self, pages: &[u32], position: usize, key: &[f32], value: &[f32]) {
+        let (at, slot) = (self.at(pages, position / TILE), position % TILE);
+        for (row, key) in self.keys[at..].chunks_exact_mut(TILE).zip(key) {
+            row[slot] = *key;
+        }
+        self.values[at + slot * self.head_dim..][..self.head_dim].copy_from_slice(value);
     }
 
     #[inline]
-    pub(crate) fn values(&self, pages: &[u32], tile: usize, head: usize) -> &Block {
-        &self.values[self.block(pages, tile, head)]
-    }
-
-    #[inline]
-    fn block(&self, pages: &[u32], tile: usize, head: usize) -> usize {
+    fn at(&self, pages: &[u32], tile: usize) -> usize {
         let page = pages[tile / self.tiles_per_page] as usize;
-        (page * self.tiles_per_page + tile % self.tiles_per_page) * self.kv_heads + head
+        (page * self.tiles_per_page + tile % self.tiles_per_page) * self.head_dim * TILE
     }
 }

@@ -3,7 +3,16 @@
 use super::*;
 
 fn small(seed: u64) -> ModelConfig {
-    ModelConfig { layers: 2, heads: 2, kv_heads: 1, ffn: 32, context_tokens: 128, seed }
+    ModelConfig {
+        layers: 2,
+        hidden: 32,
+        heads: 2,
+        kv_heads: 1,
+        ffn: 32,
+        context_tokens: 128,
+        seed,
+        ..ModelConfig::default()
+    }
 }
 
 fn logits_of(model: &mut Model, tokens: &[u32], chunk: usize) -> Vec<f32> {
@@ -29,7 +38,7 @@ fn weights_are_the_same_bits_everywhere() {
         digest = (digest ^ u64::from(value.to_bits())).wrapping_mul(0x100_0000_01b3);
     }
     // Recorded once; a change here means that every machine's answers changed.
-    assert_eq!(format!("{digest:016x}"), "26cdbd0002a229e0");
+    assert_eq!(format!("{digest:016x}"), "31f8b369642229e0");
 }
 
 #[test]
@@ -88,7 +97,7 @@ fn reference(model: &Model, tokens: &[u32]) -> Vec<f64> {
         };
         let (q, k, v) = (project(&layer.query, true), project(&layer.key, true), project(&layer.value, false));
         for (position, x) in xs.iter_mut().enumerate() {
-            let mut mixed = vec![0.0; config.hidden()];
+            let mut mixed = vec![0.0; config.hidden];
             for head in 0..config.heads {
                 let own = head * HEAD_DIM..(head + 1) * HEAD_DIM;
                 let shared = head * config.kv_heads / config.heads * HEAD_DIM;
@@ -129,7 +138,10 @@ fn logits_agree_with_plain_f64_mathematics() {
         let tokens: Vec<u32> = (0..length).map(|i| (i * 37 + 5) % 1024).collect();
         let got = logits_of(&mut model, &tokens, 23);
         let want = reference(&model, &tokens);
-        let worst = got.iter().zip(&want).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
+        let said: Vec<_> = got.iter().zip(&want).filter(|(got, _)| got.is_finite()).collect();
+        // All words and the end token.
+        assert_eq!(said.len(), 753);
+        let worst = said.iter().map(|(a, b)| (f64::from(**a) - *b).abs()).fold(0.0, f64::max);
         assert!(worst < 1e-4, "off by {worst}");
         let spread = want.iter().fold(0.0f64, |m, v| m.max(v.abs()));
         assert!(spread > 1.0, "logits that say something: {spread}");

@@ -8,6 +8,7 @@ use crate::kernels::Matrix;
 use crate::tokenizer::{FIRST_WORD, IM_END, VOCAB};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use std::ops::Range;
 
 #[derive(Debug)]
 pub(crate) struct Weights {
@@ -17,6 +18,8 @@ pub(crate) struct Weights {
     pub(crate) final_gain: Vec<f32>,
     /// From the hidden state to the logits of ids `FIRST_LOGIT ..`; zero for specials other than the end token.
     pub(crate) head: Matrix,
+    /// Columns of `head` whose ids are never generated.
+    pub(crate) silent: Vec<Range<usize>>,
 }
 
 #[derive(Debug)]
@@ -35,7 +38,7 @@ pub(crate) struct Layer {
 impl Weights {
     pub(crate) fn generate(config: &ModelConfig) -> Self {
         let mut source = Source::new(config.seed);
-        let (hidden, kv) = (config.hidden(), config.kv_width());
+        let (hidden, kv) = (config.hidden, config.kv_width());
         let embedding = (0..VOCAB * hidden).map(|_| source.next(1.0)).collect();
         // Residual branches are scaled down with depth, as usual, so that the stream keeps its size.
         let branch = 1.0 / (2.0 * config.layers as f32).sqrt();
@@ -59,7 +62,9 @@ impl Weights {
             let id = FIRST_LOGIT + output as u32;
             if id >= FIRST_WORD || id == IM_END { weight } else { 0.0 }
         });
-        Weights { embedding, hidden, layers, final_gain: vec![1.0; hidden], head }
+        let at = |id: u32| (id - FIRST_LOGIT) as usize;
+        let silent = vec![0..at(IM_END), at(IM_END) + 1..at(FIRST_WORD)];
+        Weights { embedding, hidden, layers, final_gain: vec![1.0; hidden], head, silent }
     }
 
     /// Ids outside the vocabulary are refused long before; here they read as id 0.

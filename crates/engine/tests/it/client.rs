@@ -22,7 +22,7 @@ pub(crate) struct Server {
 /// Small model, everything else as it comes.
 pub(crate) fn config() -> EngineConfig {
     EngineConfig {
-        model: ModelConfig { layers: 1, heads: 2, kv_heads: 1, ffn: 32, ..ModelConfig::default() },
+        model: ModelConfig { layers: 1, hidden: 32, heads: 2, kv_heads: 1, ffn: 32, ..ModelConfig::default() },
         faults: true,
         drain: Duration::from_secs(20),
         ..EngineConfig::default()
