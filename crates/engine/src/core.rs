@@ -4,7 +4,7 @@ use crate::config::EngineConfig;
 use crate::driver::Size;
 use crate::model::{KvStore, Model, Run, Want};
 use crate::request::Finish;
-use crate::sampling::sample;
+use crate::sampling::TokenRules;
 use crate::scheduler::{Limits, Scheduler};
 use crate::sequence::{Job, Sequence};
 use crate::stats::Stats;
@@ -16,6 +16,7 @@ mod tests;
 #[derive(Debug)]
 pub(crate) struct Core {
     model: Model,
+    rules: TokenRules,
     kv: KvStore,
     pub(crate) scheduler: Scheduler,
     pub(crate) stats: Stats,
@@ -35,6 +36,11 @@ impl Core {
         shape.context_tokens = config.usable_context();
         let model = Model::new(shape);
         let kv = KvStore::new(model.config(), config.pages(), config.page_tokens);
+        let rules = TokenRules {
+            first_logit: model.config().first_logit,
+            end_tokens: model.config().eos_tokens.clone(),
+            ..TokenRules::default()
+        };
         let limits = Limits {
             page_tokens: config.page_tokens,
             max_running: config.max_running,
@@ -44,6 +50,7 @@ impl Core {
         let mut core = Core {
             scheduler: Scheduler::new(kv.pages(), limits),
             model,
+            rules,
             kv,
             stats: Stats::default(),
             rate: Rate { since: Instant::now(), tokens: 0 },
@@ -137,6 +144,8 @@ impl Core {
             if in_prompt > 0 || scheduled > 1 {
                 decode_only = false;
             }
+            let end = start + scheduled;
+            self.scheduler.running[index].take_prompt_logprobs(&mut logits, end, &self.rules);
             self.scheduler.commit(index);
             let sequence = &mut self.scheduler.running[index];
             if sequence.retractions == 0 {
@@ -158,14 +167,13 @@ impl Core {
             if sequence.remaining() > 0 {
                 continue;
             }
-            let (Some(row), Job::Generate { params, seed, .. }) = (logits.next(), &sequence.job) else { continue };
-            let token = sample(row, params, *seed, sequence.generated());
+            let Some(row) = logits.next() else { continue };
             generated += 1;
             match sequence.last_token.replace(now) {
                 Some(last) => self.stats.itl.observe((now - last).as_secs_f64()),
                 None => self.stats.ttft.observe((now - sequence.arrived).as_secs_f64()),
             }
-            if sequence.push(token).is_some() {
+            if sequence.advance(row, &self.rules).is_some() {
                 self.stats.e2e.observe((now - sequence.arrived).as_secs_f64());
                 done.push(index);
             }
@@ -220,10 +228,10 @@ impl Core {
 
 fn run_of(sequence: &Sequence) -> Run<'_> {
     let end = sequence.computed + sequence.scheduled;
-    let want = match sequence.job {
-        Job::Embed { .. } => Want::Hidden,
-        Job::Generate { .. } if end == sequence.tokens.len() => Want::Logits,
-        Job::Generate { .. } => Want::Nothing,
+    let want = match sequence.logits_from(end) {
+        _ if sequence.is_embed() => Want::Hidden,
+        Some(first) => Want::LogitsFrom(first - sequence.computed),
+        None => Want::Nothing,
     };
     Run { tokens: &sequence.tokens[sequence.computed..end], start: sequence.computed, pages: &sequence.pages, want }
 }

@@ -5,6 +5,7 @@
 //! step loop drops the request before its next step.
 
 use crate::request::Finish;
+use crate::sampling::logprobs::TokenLogprobs;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +19,10 @@ pub struct Update {
     pub ids: Vec<u32>,
     /// Text since the last update; whole characters.
     pub text: String,
+    /// One per token of `ids` where they were asked for, else empty.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// Of prompt tokens, with the first update and only where asked for: those after the first one asked for.
+    pub prompt_logprobs: Vec<TokenLogprobs>,
     pub cached_tokens: usize,
     pub retractions: u32,
     /// Set once, with the last update.

@@ -89,6 +89,8 @@ pub enum Want {
     Nothing,
     /// Logits after its last token.
     Logits,
+    /// Logits after each of its tokens from this one on, for log-probabilities of the prompt.
+    LogitsFrom(usize),
     /// The final hidden states of all its tokens.
     Hidden,
 }
@@ -96,7 +98,7 @@ pub enum Want {
 /// Results of a forward pass, in the order of the runs that wanted them.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// `[runs that want logits][logit_count]`, token id = index + [`ModelConfig::first_logit`]. Ids that the model never
+    /// `[positions that want logits][logit_count]`, token id = index + [`ModelConfig::first_logit`]. Ids that the model never
     /// generates have negative infinity.
     pub logits: Vec<f32>,
     /// `[tokens of runs that want hidden states][hidden]`.
@@ -187,6 +189,7 @@ impl Model {
             match run.want {
                 Want::Nothing => {}
                 Want::Logits => buffers.last.extend_from_slice(&rows[rows.len() - hidden..]),
+                Want::LogitsFrom(first) => buffers.last.extend_from_slice(&rows[first * hidden..]),
                 Want::Hidden => output.hidden.extend_from_slice(rows),
             }
             row += run.tokens.len();

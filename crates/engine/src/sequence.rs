@@ -2,8 +2,9 @@
 
 use crate::mailbox::Mailbox;
 use crate::request::{Finish, Request, Task};
-use crate::sampling::SamplingParams;
-use crate::tokenizer::IM_END;
+use crate::sampling::logprobs::{TokenLogprobs, logprobs};
+use crate::sampling::penalties::Tally;
+use crate::sampling::{SamplingParams, TokenRules, sample};
 use crate::tokenizer::detokenize::Stream;
 use parking_lot::Mutex;
 use plimsoll_cache::Chain;
@@ -51,8 +52,41 @@ impl Drop for RidGuard {
 
 #[derive(Debug)]
 pub(crate) enum Job {
-    Generate { params: SamplingParams, seed: u64, stream: Stream, sent_bytes: usize },
+    Generate(Box<Generation>),
     Embed { sum: Vec<f32> },
+}
+
+/// What a generation has besides its tokens. `seed`, `params` and the tokens decide everything that comes; the rest can
+/// be made again from them.
+#[derive(Debug)]
+pub(crate) struct Generation {
+    pub(crate) params: SamplingParams,
+    pub(crate) seed: u64,
+    tally: Tally,
+    /// Prompt tokens whose log-probabilities were computed, beginning after the first one asked for.
+    prompt_logprobs: Vec<TokenLogprobs>,
+    stream: Stream,
+    sent_bytes: usize,
+}
+
+impl Generation {
+    fn new(params: SamplingParams) -> Box<Self> {
+        Box::new(Generation {
+            seed: params.seed.unwrap_or_else(rand::random),
+            tally: Tally::default(),
+            prompt_logprobs: Vec::new(),
+            stream: Stream::new(params.skip_special_tokens),
+            params,
+            sent_bytes: 0,
+        })
+    }
+
+    /// First prompt position whose logits are still needed for log-probabilities of the prompt.
+    fn prompt_logits_from(&self, prompt_len: usize) -> Option<usize> {
+        let from = self.params.logprobs.as_ref()?.prompt_from? + self.prompt_logprobs.len();
+        // The logits after the prompt's last token belong to the output.
+        (from + 1 < prompt_len).then_some(from)
+    }
 }
 
 #[derive(Debug)]
@@ -86,12 +120,7 @@ impl Sequence {
         arrived: Instant,
     ) -> Self {
         let job = match request.task {
-            Task::Generate(params) => Job::Generate {
-                seed: params.seed.unwrap_or_else(rand::random),
-                stream: Stream::new(params.skip_special_tokens),
-                params,
-                sent_bytes: 0,
-            },
+            Task::Generate(params) => Job::Generate(Generation::new(params)),
             Task::Embed => Job::Embed { sum: Vec::new() },
         };
         let mut chain = Chain::new(page_tokens, request.chain_seed);
@@ -119,27 +148,67 @@ impl Sequence {
         self.tokens.len() - self.computed
     }
 
-    pub(crate) fn generated(&self) -> usize {
-        self.tokens.len() - self.prompt_len
-    }
-
     pub(crate) fn is_embed(&self) -> bool {
         matches!(self.job, Job::Embed { .. })
     }
 
     /// How many leading pages of its chain it may take from the cache: never the last token, whose logits are needed;
-    /// nothing for an embedding, which needs every hidden state.
+    /// nothing for an embedding, which needs every hidden state; nothing whose logits are needed.
     pub(crate) fn matchable_pages(&self) -> usize {
-        if self.is_embed() { 0 } else { (self.tokens.len() - 1) / self.chain.page_tokens() }
+        let last = self.tokens.len() - 1;
+        let tokens = match &self.job {
+            Job::Embed { .. } => 0,
+            Job::Generate(generation) => generation.prompt_logits_from(self.prompt_len).map_or(last, |at| at.min(last)),
+        };
+        tokens / self.chain.page_tokens()
+    }
+
+    /// The first of the tokens up to `end` whose logits this step must give; `None` when none are needed.
+    pub(crate) fn logits_from(&self, end: usize) -> Option<usize> {
+        let Job::Generate(generation) = &self.job else { return None };
+        match generation.prompt_logits_from(self.prompt_len) {
+            Some(from) if from < end => Some(from.max(self.computed)),
+            _ => (end == self.tokens.len()).then_some(end - 1),
+        }
+    }
+
+    /// Takes log-probabilities of prompt tokens from the logits of a step that ended at `end`; call it before the step is
+    /// committed. Leaves the row that decides the next token, if there is one.
+    pub(crate) fn take_prompt_logprobs<'a>(
+        &mut self,
+        rows: &mut impl Iterator<Item = &'a [f32]>,
+        end: usize,
+        rules: &TokenRules,
+    ) {
+        let Job::Generate(generation) = &mut self.job else { return };
+        let Some(ask) = generation.params.logprobs.clone() else { return };
+        while let Some(from) = generation.prompt_logits_from(self.prompt_len).filter(|from| *from < end) {
+            let Some(row) = rows.next() else { return };
+            generation.prompt_logprobs.push(logprobs(row, rules.first_logit, self.tokens[from + 1], &ask));
+        }
+    }
+
+    /// Chooses the next token by the logits after the last one, and pushes it.
+    pub(crate) fn advance(&mut self, logits: &[f32], rules: &TokenRules) -> Option<Finish> {
+        let Job::Generate(generation) = &mut self.job else { return None };
+        let index = self.tokens.len() - self.prompt_len;
+        let params = &generation.params;
+        if Tally::needed(params) {
+            generation.tally.read(&self.tokens, self.prompt_len);
+        }
+        let token = sample(logits, rules, params, &generation.tally, generation.seed, index);
+        let reported = params.logprobs.as_ref().map(|ask| logprobs(logits, rules.first_logit, token, ask));
+        self.push(token, reported, rules)
     }
 
     /// Appends a generated token and posts it. Says when the request is complete.
-    pub(crate) fn push(&mut self, token: u32) -> Option<Finish> {
-        let Job::Generate { params, stream, sent_bytes, .. } = &mut self.job else { return None };
+    fn push(&mut self, token: u32, reported: Option<TokenLogprobs>, rules: &TokenRules) -> Option<Finish> {
+        let Job::Generate(generation) = &mut self.job else { return None };
+        let Generation { params, stream, sent_bytes, prompt_logprobs, .. } = &mut **generation;
         self.tokens.push(token);
         let generated = self.tokens.len() - self.prompt_len;
         let before = stream.text().len();
-        let ends = (token == IM_END && !params.ignore_eos) || params.stop_token_ids.contains(&token);
+        let ends = rules.ends(token, params);
         let mut finish = ends.then_some(Finish::StopToken(token));
         if !ends {
             stream.push(token);
@@ -164,6 +233,10 @@ impl Sequence {
         self.mailbox.post(|update| {
             update.ids.push(token);
             update.text.push_str(news);
+            update.logprobs.extend(reported);
+            if generated == 1 {
+                update.prompt_logprobs.clone_from(prompt_logprobs);
+            }
             update.finish.clone_from(&finish);
         });
         *sent_bytes = visible.max(*sent_bytes);

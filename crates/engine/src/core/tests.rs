@@ -9,6 +9,8 @@ use crate::sequence::{RidGuard, RidSet};
 use proptest::prelude::*;
 use std::sync::Arc;
 
+mod sampled;
+
 fn config(kv_pages: usize, max_running: usize, token_budget: usize) -> EngineConfig {
     EngineConfig {
         model: ModelConfig {

@@ -5,13 +5,16 @@ use super::errors::ApiError;
 use super::fields::{Fields, token_ids};
 use crate::request::{Request, Task};
 use crate::sampling::SamplingParams;
+use crate::tokenizer::VOCAB;
 use plimsoll_cache::Digest;
 use plimsoll_cache::block_hash::{namespace_seed, salt_seed};
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// Stop strings per request, and bytes of each: what is held back from a stream stays small.
 const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 1024;
+const MAX_BIASES: usize = 1024;
 
 /// How a route names and defaults the output length.
 pub(crate) struct LengthRule {
@@ -26,16 +29,12 @@ fn refuse_unsupported(fields: &Fields) -> Result<(), ApiError> {
     let off = |value: &Value| matches!(value, Value::Bool(false)) || zero(value);
     let empty = |value: &Value| value.as_object().is_some_and(serde_json::Map::is_empty) || value == &Value::from("");
     type Off<'a> = &'a dyn Fn(&Value) -> bool;
-    let checks: [(&str, Off<'_>); 16] = [
+    let checks: [(&str, Off<'_>); 12] = [
         ("n", &|value| value == &Value::from(1)),
         ("best_of", &|value| value == &Value::from(1)),
-        ("presence_penalty", &zero),
-        ("frequency_penalty", &zero),
-        ("repetition_penalty", &|value| value.as_f64() == Some(1.0)),
         ("logprobs", &off),
         ("top_logprobs", &off),
         ("return_logprob", &off),
-        ("logit_bias", &empty),
         ("json_schema", &empty),
         ("regex", &empty),
         ("ebnf", &empty),
@@ -89,21 +88,65 @@ pub(crate) fn sampling(fields: &Fields, length: &LengthRule, room: usize) -> Res
         Some(seed) => Some(seed),
         None => fields.integer("sampling_seed")?,
     };
-    let min = fields.integer("min_new_tokens")?.or(fields.integer("min_tokens")?).unwrap_or(0);
+    let max_new_tokens = max_new_tokens.unwrap_or(length.default.min(room));
+    let repetition_penalty = fields.number("repetition_penalty", 0.0, 2.0)?.unwrap_or(1.0);
+    if repetition_penalty <= 0.0 {
+        return Err(ApiError::field("repetition_penalty", "must be above 0"));
+    }
     Ok(SamplingParams {
-        max_new_tokens: max_new_tokens.unwrap_or(length.default.min(room)),
-        min_new_tokens: usize::try_from(min).map_err(|_| ApiError::field("min_tokens", "must not be negative"))?,
+        max_new_tokens,
+        min_new_tokens: min_tokens(fields, max_new_tokens)?,
         temperature: fields.number("temperature", 0.0, 100.0)?.unwrap_or(1.0),
         top_p,
         top_k,
         min_p: fields.number("min_p", 0.0, 1.0)?.unwrap_or(0.0),
         seed: seed.map(|seed| seed as u64),
+        presence_penalty: fields.number("presence_penalty", -2.0, 2.0)?.unwrap_or(0.0),
+        frequency_penalty: fields.number("frequency_penalty", -2.0, 2.0)?.unwrap_or(0.0),
+        repetition_penalty,
+        logit_bias: logit_bias(fields)?,
         stop,
         stop_token_ids,
         ignore_eos: fields.flag("ignore_eos")?,
         no_stop_trim: fields.flag("no_stop_trim")? || fields.flag("include_stop_str_in_output")?,
         skip_special_tokens: fields.flag_or("skip_special_tokens", true)?,
+        logprobs: None,
     })
+}
+
+/// SGLang's and vLLM's names; at most the maximum.
+fn min_tokens(fields: &Fields, max_new_tokens: usize) -> Result<usize, ApiError> {
+    for name in ["min_new_tokens", "min_tokens"] {
+        if let Some(asked) = fields.integer(name)? {
+            let fits = usize::try_from(asked).ok().filter(|min| *min <= max_new_tokens);
+            let wrong =
+                || ApiError::field(name, format!("{asked} is not between 0 and the {max_new_tokens} output tokens"));
+            return fits.ok_or_else(wrong);
+        }
+    }
+    Ok(0)
+}
+
+/// OpenAI's object of token id -> -100 to 100.
+fn logit_bias(fields: &Fields) -> Result<Vec<(u32, f32)>, ApiError> {
+    let wrong = |what: String| ApiError::field("logit_bias", what);
+    let map = match fields.get("logit_bias") {
+        None => return Ok(Vec::new()),
+        Some(Value::Object(map)) if map.len() <= MAX_BIASES => map,
+        Some(_) => return Err(wrong(format!("expected an object of at most {MAX_BIASES} token ids"))),
+    };
+    let entry = |(id, bias): (&String, &Value)| {
+        let id = id
+            .parse()
+            .ok()
+            .filter(|id| (*id as usize) < VOCAB)
+            .ok_or_else(|| wrong(format!("{id:?} is not a token id (0 to {})", VOCAB - 1)))?;
+        let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
+        Ok((id, bias.ok_or_else(|| wrong("every bias is a number from -100 to 100".to_owned()))? as f32))
+    };
+    // A map has each id once, but "7" and "07" are the same: the last one counts.
+    let entries: BTreeMap<u32, f32> = map.iter().map(entry).collect::<Result<_, ApiError>>()?;
+    Ok(entries.into_iter().collect())
 }
 
 /// Room for output after a prompt, or why the prompt cannot be served.
