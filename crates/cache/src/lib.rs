@@ -4,5 +4,6 @@
 //! has one name everywhere.
 
 pub mod block_hash;
+pub mod vllm_hash;
 
 pub use block_hash::{Chain, Digest, EventHash};

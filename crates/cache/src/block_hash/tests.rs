@@ -32,6 +32,13 @@ fn salted_event_hashes_match_sglang() {
     assert_eq!(dynamo_event_hash(plain, None, None), plain);
 }
 
+/// Pinned in SGLang's own tests, and in its Rust copy of the rule.
+#[test]
+fn namespaced_event_hashes_match_sglang() {
+    assert_eq!(dynamo_event_hash(123, Some("lora-a"), None), 9_220_659_119_954_863_560);
+    assert_eq!(dynamo_event_hash(-5, Some("lora-a"), None), -1_810_974_732_006_142_875);
+}
+
 #[test]
 fn storage_keys_match_sglang() {
     let seed = namespace_seed(None, Some("tenant-a"));
