@@ -5,7 +5,10 @@
 //! until room is needed; then the least recently used *leaf* goes first, because a page without its ancestors can never
 //! be matched again. Two sequences that compute the same page at once end up sharing the first one's (their bits are
 //! equal), which keeps the rule that whoever holds a page holds its ancestors.
+//!
+//! Where KV events are wanted, every change of what can be found goes to [`Self::log`](BlockManager::log) as it happens.
 
+use crate::kv_events::{Label, Log, Medium};
 use plimsoll_cache::Digest;
 use std::collections::{BTreeSet, HashMap};
 
@@ -23,6 +26,8 @@ pub struct BlockManager {
     idle: usize,
     clock: u64,
     evicted_pages: u64,
+    /// `None`: nobody listens to KV events.
+    log: Option<Log>,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -37,6 +42,8 @@ struct Cached {
     digest: Digest,
     parent: Option<u32>,
     children: u32,
+    /// What the log calls it; `None` when nobody listens.
+    label: Option<Box<Label>>,
 }
 
 impl BlockManager {
@@ -50,7 +57,19 @@ impl BlockManager {
             idle: 0,
             clock: 0,
             evicted_pages: 0,
+            log: None,
         }
+    }
+
+    /// Keeps a log of what becomes findable and what is gone, from now on. Call it before the first page is committed.
+    pub fn keep_log(&mut self) {
+        debug_assert!(self.by_digest.is_empty(), "pages were committed unseen");
+        self.log = Some(Log::default());
+    }
+
+    /// The log, if one is kept.
+    pub fn log(&mut self) -> Option<&mut Log> {
+        self.log.as_mut()
     }
 
     #[must_use]
@@ -110,9 +129,10 @@ impl BlockManager {
     }
 
     /// Makes a computed full page findable. `parent` is the page before it in the same sequence. Returns the page to
-    /// use from now on: another one when the chain was committed by somebody else first.
+    /// use from now on: another one when the chain was committed by somebody else first. `label` is asked for when the page
+    /// is new and a log is kept.
     #[must_use]
-    pub fn commit(&mut self, page: u32, digest: Digest, parent: Option<u32>) -> u32 {
+    pub fn commit(&mut self, page: u32, digest: Digest, parent: Option<u32>, label: impl FnOnce() -> Label) -> u32 {
         if let Some(known) = self.by_digest.get(&digest).copied() {
             if known != page {
                 self.hold(known);
@@ -124,7 +144,12 @@ impl BlockManager {
         if let Some(cached) = parent.and_then(|p| self.pages[p as usize].cached.as_mut()) {
             cached.children += 1;
         }
-        self.pages[page as usize].cached = Some(Cached { digest, parent, children: 0 });
+        let label = self.log.as_mut().map(|log| {
+            let label = Box::new(label());
+            log.stored(Medium::Gpu, &label);
+            label
+        });
+        self.pages[page as usize].cached = Some(Cached { digest, parent, children: 0, label });
         self.by_digest.insert(digest, page);
         page
     }
@@ -141,6 +166,9 @@ impl BlockManager {
     pub fn flush(&mut self) -> usize {
         let before = self.idle;
         while self.evict_one().is_some() {}
+        if let Some(log) = self.log.as_mut().filter(|_| self.by_digest.is_empty()) {
+            log.cleared();
+        }
         before - self.idle
     }
 
@@ -175,6 +203,9 @@ impl BlockManager {
         let (_, page) = self.leaves.pop_first()?;
         let cached = self.pages[page as usize].cached.take()?;
         self.by_digest.remove(&cached.digest);
+        if let (Some(log), Some(label)) = (&mut self.log, &cached.label) {
+            log.removed(Medium::Gpu, label.name);
+        }
         self.idle -= 1;
         self.evicted_pages += 1;
         self.free.push(page);

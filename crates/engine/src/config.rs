@@ -1,5 +1,6 @@
 //! Everything that can be set on the engine, with its defaults.
 
+use crate::kv_events::KvEventsConfig;
 use crate::model::ModelConfig;
 use crate::model::kv::TILE;
 use std::time::Duration;
@@ -30,6 +31,8 @@ pub struct EngineConfig {
     pub incremental_streaming: bool,
     /// Every step takes at least this long, so that a demo has visible timings.
     pub step_delay: Duration,
+    /// Publish what enters and leaves the KV cache. `None`: nobody listens.
+    pub kv_events: Option<KvEventsConfig>,
     /// Serve `/admin/faults`.
     pub faults: bool,
     /// A client that takes no byte for this long is cut off and its request cancelled.
@@ -57,6 +60,7 @@ impl Default for EngineConfig {
             default_max_tokens: 128,
             incremental_streaming: false,
             step_delay: Duration::ZERO,
+            kv_events: None,
             faults: false,
             stalled_reader: Duration::from_secs(60),
             body_bytes: 64 << 20,

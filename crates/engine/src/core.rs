@@ -2,6 +2,7 @@
 
 use crate::config::EngineConfig;
 use crate::driver::Size;
+use crate::kv_events::KvEventsConfig;
 use crate::model::{KvStore, Model, Run, Want};
 use crate::request::Finish;
 use crate::sampling::TokenRules;
@@ -46,6 +47,7 @@ impl Core {
             max_running: config.max_running,
             max_waiting: config.max_waiting,
             token_budget: config.token_budget,
+            naming: config.kv_events.as_ref().map(KvEventsConfig::scheme),
         };
         let mut core = Core {
             scheduler: Scheduler::new(kv.pages(), limits),

@@ -15,11 +15,14 @@ use plimsoll_cache::EventHash;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+pub mod config;
 pub mod encode;
 pub mod names;
 
+pub use config::KvEventsConfig;
+
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// Where a page lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,7 +42,7 @@ pub struct Owner {
 }
 
 /// All that events say about one page. Names hold vLLM's unsigned numbers bit for bit too.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Label {
     pub name: EventHash,
     /// Name of the page before it; `None` at the start of a prompt.
@@ -53,8 +56,17 @@ pub struct Label {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KvEvent {
     /// Pages that follow each other: `tokens` are theirs one after another, `parent` is before the first.
-    Stored { names: Vec<EventHash>, parent: Option<EventHash>, tokens: Vec<u32>, owner: Arc<Owner>, medium: Medium },
-    Removed { names: Vec<EventHash>, medium: Medium },
+    Stored {
+        names: Vec<EventHash>,
+        parent: Option<EventHash>,
+        tokens: Vec<u32>,
+        owner: Arc<Owner>,
+        medium: Medium,
+    },
+    Removed {
+        names: Vec<EventHash>,
+        medium: Medium,
+    },
     /// Nothing is cached any more, on any medium.
     Cleared,
 }

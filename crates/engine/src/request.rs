@@ -1,7 +1,8 @@
 //! What goes into the engine and how it comes out.
 
+use crate::kv_events::Owner;
 use crate::sampling::SamplingParams;
-use plimsoll_cache::Digest;
+use std::sync::Arc;
 
 /// A tokenised request.
 #[derive(Clone, Debug)]
@@ -10,8 +11,8 @@ pub struct Request {
     pub rid: String,
     pub prompt: Vec<u32>,
     pub task: Task,
-    /// Seed of the prefix chain: requests with different seeds share no KV.
-    pub chain_seed: Option<Digest>,
+    /// Whose KV it computes: requests of different namespaces share none.
+    pub owner: Arc<Owner>,
 }
 
 #[derive(Clone, Debug)]

@@ -6,8 +6,11 @@
 //! (bit for bit, see [`crate::model::attention`]). The first one admitted can always go on, so there is no deadlock.
 
 use crate::block_manager::BlockManager;
+use crate::kv_events::Label;
+use crate::kv_events::names::{Names, Scheme};
 use crate::sequence::{Job, Sequence};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 #[derive(Debug)]
 pub(crate) struct Scheduler {
@@ -27,18 +30,17 @@ pub(crate) struct Limits {
     pub(crate) max_running: usize,
     pub(crate) max_waiting: usize,
     pub(crate) token_budget: usize,
+    /// How KV events name pages; `None`: nobody listens.
+    pub(crate) naming: Option<Scheme>,
 }
 
 impl Scheduler {
     pub(crate) fn new(pages: usize, limits: Limits) -> Self {
-        Scheduler {
-            blocks: BlockManager::new(pages),
-            waiting: VecDeque::new(),
-            running: Vec::new(),
-            limits,
-            planned: 0,
-            retractions: 0,
+        let mut blocks = BlockManager::new(pages);
+        if limits.naming.is_some() {
+            blocks.keep_log();
         }
+        Scheduler { blocks, waiting: VecDeque::new(), running: Vec::new(), limits, planned: 0, retractions: 0 }
     }
 
     /// Queues a sequence. Gives it back when the queue is full.
@@ -178,9 +180,15 @@ impl Scheduler {
         sequence.computed += sequence.scheduled;
         sequence.chain.extend(&sequence.tokens);
         let full = sequence.computed / self.limits.page_tokens;
+        let Sequence { chain, names, tokens, owner, pages, .. } = sequence;
+        if let Some(naming) = self.limits.naming {
+            let new = || Names::new(naming, Arc::clone(owner), self.limits.page_tokens);
+            names.get_or_insert_with(new).extend(chain, tokens);
+        }
         for page in sequence.committed_pages..full {
-            let parent = page.checked_sub(1).map(|above| sequence.pages[above]);
-            sequence.pages[page] = self.blocks.commit(sequence.pages[page], sequence.chain.digests()[page], parent);
+            let parent = page.checked_sub(1).map(|above| pages[above]);
+            let label = || names.as_ref().map_or_else(Label::default, |names| names.label(page, tokens));
+            pages[page] = self.blocks.commit(pages[page], chain.digests()[page], parent, label);
         }
         sequence.committed_pages = full;
     }

@@ -1,5 +1,7 @@
 //! One request inside the engine: its tokens, its pages, its end.
 
+use crate::kv_events::Owner;
+use crate::kv_events::names::Names;
 use crate::mailbox::Mailbox;
 use crate::request::{Finish, Request, Task};
 use crate::sampling::logprobs::{TokenLogprobs, logprobs};
@@ -102,6 +104,9 @@ pub(crate) struct Sequence {
     pub(crate) pages: Vec<u32>,
     pub(crate) committed_pages: usize,
     pub(crate) chain: Chain,
+    pub(crate) owner: Arc<Owner>,
+    /// What KV events call its pages; made when they are first committed, if anybody listens.
+    pub(crate) names: Option<Names>,
     pub(crate) job: Job,
     pub(crate) mailbox: Arc<Mailbox>,
     /// Prompt tokens taken from the cache at the first admission; `None` before it.
@@ -123,7 +128,7 @@ impl Sequence {
             Task::Generate(params) => Job::Generate(Generation::new(params)),
             Task::Embed => Job::Embed { sum: Vec::new() },
         };
-        let mut chain = Chain::new(page_tokens, request.chain_seed);
+        let mut chain = Chain::new(page_tokens, request.owner.namespace.seed());
         chain.extend(&request.prompt);
         Sequence {
             rid,
@@ -134,6 +139,8 @@ impl Sequence {
             pages: Vec::new(),
             committed_pages: 0,
             chain,
+            owner: request.owner,
+            names: None,
             job,
             mailbox,
             cached_tokens: None,

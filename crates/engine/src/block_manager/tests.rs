@@ -1,15 +1,21 @@
 //! Random life of many sequences over a small pool returns to the start.
 
 use super::*;
+use crate::kv_events::names::{Names, Scheme};
+use crate::kv_events::tests::Mirror;
+use crate::kv_events::{KvEvent, Owner};
+use crate::namespace::Namespace;
 use plimsoll_cache::Chain;
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use std::sync::Arc;
 
 /// A sequence as the scheduler would keep it: pages, and how many of them are committed.
 struct Holder {
     tokens: Vec<u32>,
     chain: Chain,
+    names: Names,
     pages: Vec<u32>,
 }
 
@@ -29,11 +35,15 @@ fn operate(rng: &mut ChaCha8Rng, manager: &mut BlockManager, held: &mut Vec<Hold
         // A new prompt: take the cached start, allocate the rest, commit all.
         0 | 1 => {
             let tokens: Vec<u32> = (0..rng.random_range(1..14)).map(|_| rng.random_range(0..2u32)).collect();
-            let mut chain = Chain::new(PAGE, None);
+            // In SGLang's default format these two publish the same names for different pages.
+            let extra_key = rng.random_bool(0.3).then(|| Arc::from("b"));
+            let owner = Owner { namespace: Namespace { extra_key, ..Namespace::default() }, session_id: None };
+            let mut chain = Chain::new(PAGE, owner.namespace.seed());
             chain.extend(&tokens);
             let pages = manager.lookup(chain.digests());
             manager.take(&pages);
-            let mut holder = Holder { tokens, chain, pages };
+            let names = Names::new(Scheme::Sglang, Arc::new(owner), PAGE);
+            let mut holder = Holder { tokens, chain, names, pages };
             if grow(manager, &mut holder, 0) {
                 held.push(holder);
             } else {
@@ -65,9 +75,11 @@ fn grow(manager: &mut BlockManager, holder: &mut Holder, committed: usize) -> bo
         let Some(page) = manager.allocate() else { return false };
         holder.pages.push(page);
     }
+    holder.names.extend(&holder.chain, &holder.tokens);
     for (index, digest) in holder.chain.digests().iter().enumerate().skip(committed) {
         let parent = index.checked_sub(1).map(|above| holder.pages[above]);
-        holder.pages[index] = manager.commit(holder.pages[index], *digest, parent);
+        let label = || holder.names.label(index, &holder.tokens);
+        holder.pages[index] = manager.commit(holder.pages[index], *digest, parent, label);
     }
     true
 }
@@ -107,13 +119,13 @@ fn leaves_go_first_and_the_oldest_of_them() {
     let mut pages = Vec::new();
     for digest in &digests {
         let page = manager.allocate().unwrap();
-        pages.push(manager.commit(page, *digest, pages.last().copied()));
+        pages.push(manager.commit(page, *digest, pages.last().copied(), Label::default));
     }
     manager.release(&pages);
     let mut other = Chain::new(PAGE, None);
     other.extend(&[9, 9]);
     let page = manager.allocate().unwrap();
-    let page = manager.commit(page, other.digests()[0], None);
+    let page = manager.commit(page, other.digests()[0], None, Label::default);
     manager.release(&[page]);
     // Two leaves: the end of the first chain is older than the other chain.
     assert_eq!(manager.lookup(&digests).len(), 3);
@@ -130,8 +142,8 @@ fn twins_end_up_sharing_one_page() {
     let mut chain = Chain::new(PAGE, None);
     chain.extend(&[1, 1]);
     let (a, b) = (manager.allocate().unwrap(), manager.allocate().unwrap());
-    assert_eq!(manager.commit(a, chain.digests()[0], None), a);
-    assert_eq!(manager.commit(b, chain.digests()[0], None), a);
+    assert_eq!(manager.commit(a, chain.digests()[0], None, Label::default), a);
+    assert_eq!(manager.commit(b, chain.digests()[0], None, Label::default), a);
     assert_eq!((manager.held(), manager.available()), (1, 3));
     manager.release(&[a]);
     manager.release(&[a]);
@@ -152,4 +164,32 @@ proptest! {
         }
         ends_empty(&mut manager, held);
     }
+
+    /// A subscriber who applies every event holds exactly the names that are cached, after every single operation.
+    #[test]
+    fn events_mirror_the_cache(seed in any::<u64>(), pages in 1usize..24, steps in 1usize..300) {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut manager = BlockManager::new(pages);
+        manager.keep_log();
+        let (mut held, mut mirror) = (Vec::new(), Mirror::default());
+        for _ in 0..steps {
+            operate(&mut rng, &mut manager, &mut held);
+            mirror.apply(&manager.log().unwrap().take());
+            prop_assert_eq!(mirror.on(Medium::Gpu), cached_names(&manager));
+        }
+        for holder in held {
+            manager.release(&holder.pages);
+        }
+        manager.flush();
+        let last = manager.log().unwrap().take();
+        prop_assert_eq!(last.last(), Some(&KvEvent::Cleared));
+        mirror.apply(&last);
+        prop_assert_eq!(mirror.on(Medium::Gpu), Vec::<i64>::new());
+    }
+}
+
+fn cached_names(manager: &BlockManager) -> Vec<i64> {
+    let labels = manager.pages.iter().filter_map(|page| page.cached.as_ref()?.label.as_deref());
+    let names: BTreeSet<i64> = labels.map(|label| label.name).collect();
+    names.into_iter().collect()
 }

@@ -55,7 +55,7 @@ fn sequence(
     let mailbox = Arc::new(Mailbox::default());
     let rid = format!("r{name}");
     let guard = RidGuard::take(&rid, rids).unwrap();
-    let request = Request { rid, prompt: prompt.to_vec(), task, chain_seed: None };
+    let request = Request { rid, prompt: prompt.to_vec(), task, owner: Arc::default() };
     (Sequence::new(request, guard, Arc::clone(&mailbox), core_config.page_tokens, Instant::now()), mailbox)
 }
 

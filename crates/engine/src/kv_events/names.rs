@@ -11,6 +11,9 @@ use plimsoll_cache::vllm_hash::{self, ExtraKey};
 use plimsoll_cache::{Chain, Digest, EventHash};
 use std::sync::Arc;
 
+#[cfg(test)]
+mod tests;
+
 /// Whose rule makes the names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scheme {
@@ -37,8 +40,13 @@ enum Rule {
     /// The names are the digests of the sequence's own chain: nothing is hashed twice.
     Shared,
     /// A chain with another seed.
-    Own { chain: Chain, scheme: Scheme },
-    Vllm { last: Digest },
+    Own {
+        chain: Chain,
+        scheme: Scheme,
+    },
+    Vllm {
+        last: Digest,
+    },
 }
 
 impl Names {

@@ -1,11 +1,7 @@
 use super::*;
 
 fn space(extra_key: Option<&str>, cache_salt: Option<&str>, lora: Option<&str>) -> Namespace {
-    Namespace {
-        extra_key: extra_key.map(Arc::from),
-        cache_salt: cache_salt.map(Arc::from),
-        lora: lora.map(Arc::from),
-    }
+    Namespace { extra_key: extra_key.map(Arc::from), cache_salt: cache_salt.map(Arc::from), lora: lora.map(Arc::from) }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::State;
 use super::completion::{Head, SharedUsage, Usage, matched};
 use super::errors::ApiError;
 use super::fields::Fields;
-use super::params::{LengthRule, chain_seed, check_model, generation, rids, room_after, sampling};
+use super::params::{LengthRule, check_model, generation, owner, rids, room_after, sampling};
 use super::sse::{self, Framer, push_error, push_event};
 use crate::chat::{Message, ROLES, render};
 use crate::mailbox::{Ticket, Update};
@@ -28,7 +28,7 @@ pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, A
     let prompt_ids = return_ids.then(|| prompt.clone());
     let include_usage = fields.object("stream_options")?.flag("include_usage")?;
     let stream = fields.flag("stream")?;
-    let mut tickets = state.submit_all(vec![generation(rid, prompt, params, chain_seed(&fields)?)])?;
+    let mut tickets = state.submit_all(vec![generation(rid, prompt, params, owner(&fields)?)])?;
     if stream {
         let usage = SharedUsage::default();
         let parts = tickets.into_iter().map(|ticket| {

@@ -4,7 +4,7 @@ use super::State;
 use super::completion::{Head, SharedUsage, Usage, matched};
 use super::errors::ApiError;
 use super::fields::{Fields, token_ids};
-use super::params::{LengthRule, chain_seed, check_model, generation, rids, room_after, sampling};
+use super::params::{LengthRule, check_model, generation, owner, rids, room_after, sampling};
 use super::sse::{self, Framer, push_error, push_event};
 use crate::mailbox::{Ticket, Update};
 use crate::request::Finish;
@@ -23,7 +23,7 @@ pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, A
     check_model(&state, &fields)?;
     let prompts = prompts(&state, &fields)?;
     let length = LengthRule { names: &["max_tokens", "max_completion_tokens"], default: DEFAULT_TOKENS };
-    let seed = chain_seed(&fields)?;
+    let owner = owner(&fields)?;
     let echo = fields.flag("echo")?;
     let return_ids = fields.flag("return_token_ids")?;
     let include_usage = fields.object("stream_options")?.flag("include_usage")?;
@@ -44,7 +44,7 @@ pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, A
             usage: SharedUsage::default(),
             whole: Update::default(),
         });
-        requests.push(generation(rid, prompt, params, seed));
+        requests.push(generation(rid, prompt, params, Arc::clone(&owner)));
     }
     let tickets = state.submit_all(requests)?;
     let mut pairs: Vec<(Ticket, Choice)> = tickets.into_iter().zip(choices).collect();

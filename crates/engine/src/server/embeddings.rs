@@ -28,7 +28,7 @@ pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, A
     let mut requests = Vec::with_capacity(inputs.len());
     for (prompt, rid) in inputs.into_iter().zip(ids) {
         room_after(&state, "input", prompt.len())?;
-        requests.push(Request { rid, prompt, task: Task::Embed, chain_seed: None });
+        requests.push(Request { rid, prompt, task: Task::Embed, owner: Arc::default() });
     }
     let mut data = Vec::with_capacity(requests.len());
     let mut tokens = 0;

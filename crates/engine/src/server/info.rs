@@ -66,7 +66,7 @@ pub(crate) async fn health_generate(state: Arc<State>) -> StatusCode {
         return StatusCode::SERVICE_UNAVAILABLE;
     }
     let params = SamplingParams { max_new_tokens: 1, temperature: 0.0, ..SamplingParams::default() };
-    let request = generation(format!("HEALTH_CHECK_{}", fresh_id()), vec![0], params, None);
+    let request = generation(format!("HEALTH_CHECK_{}", fresh_id()), vec![0], params, Arc::default());
     let Ok(mut ticket) = state.engine.handle().submit(request) else { return StatusCode::SERVICE_UNAVAILABLE };
     match tokio::time::timeout(HEALTH_TIMEOUT, sse::collect(&state, &mut ticket)).await {
         Ok(whole) if whole.ids.len() == 1 => StatusCode::OK,

@@ -3,13 +3,14 @@
 use super::State;
 use super::errors::ApiError;
 use super::fields::{Fields, token_ids};
+use crate::kv_events::Owner;
+use crate::namespace::Namespace;
 use crate::request::{Request, Task};
 use crate::sampling::SamplingParams;
 use crate::tokenizer::VOCAB;
-use plimsoll_cache::Digest;
-use plimsoll_cache::block_hash::{namespace_seed, salt_seed};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Stop strings per request, and bytes of each: what is held back from a stream stays small.
 const MAX_STOPS: usize = 16;
@@ -169,13 +170,19 @@ pub(crate) fn room_after(state: &State, name: &str, prompt_tokens: usize) -> Res
     Ok(context - prompt_tokens)
 }
 
-/// Requests with different salts or extra keys share no KV.
-pub(crate) fn chain_seed(fields: &Fields) -> Result<Option<Digest>, ApiError> {
-    let salt = fields.text("cache_salt")?;
-    Ok(match fields.text("extra_key")? {
-        None => salt.map(salt_seed),
-        extra => namespace_seed(extra, salt),
-    })
+/// Longest `cache_salt`, `extra_key` and `session_id`: they are repeated in every KV event.
+const MAX_KEY_BYTES: usize = 1024;
+
+/// Whose KV the request computes: requests with different salts or extra keys share none.
+pub(crate) fn owner(fields: &Fields) -> Result<Arc<Owner>, ApiError> {
+    let key = |name| match fields.text(name)? {
+        Some(text) if text.len() > MAX_KEY_BYTES => {
+            Err(ApiError::field(name, format!("use at most {MAX_KEY_BYTES} bytes")))
+        }
+        text => Ok(text.map(Arc::from)),
+    };
+    let namespace = Namespace { extra_key: key("extra_key")?, cache_salt: key("cache_salt")?, lora: None };
+    Ok(Arc::new(Owner { namespace, session_id: key("session_id")? }))
 }
 
 /// Request ids of a body with `count` inputs: given ones, `{rid}_{i}` for a batch under one, else fresh.
@@ -213,6 +220,6 @@ pub(crate) fn check_model(state: &State, fields: &Fields) -> Result<(), ApiError
 }
 
 /// A generation request from its parts.
-pub(crate) fn generation(rid: String, prompt: Vec<u32>, params: SamplingParams, chain_seed: Option<Digest>) -> Request {
-    Request { rid, prompt, task: Task::Generate(params), chain_seed }
+pub(crate) fn generation(rid: String, prompt: Vec<u32>, params: SamplingParams, owner: Arc<Owner>) -> Request {
+    Request { rid, prompt, task: Task::Generate(params), owner }
 }
