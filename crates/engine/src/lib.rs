@@ -26,6 +26,7 @@ mod sequence;
 pub mod server;
 pub mod stats;
 pub mod tokenizer;
+pub mod transfer;
 pub mod words;
 
 pub use config::{EngineConfig, EngineError};
