@@ -150,7 +150,7 @@ async fn generation(
     });
     let stream = facts.stream;
     let keep_alive = Duration::from_millis(settings.streams.keep_alive_ms);
-    let flow = Flow {
+    let flow = Box::new(Flow {
         shared: shared.clone(),
         deadline: tokio::time::Instant::now() + Duration::from_millis(deadline_ms),
         target: head.uri.path_and_query().map_or(route.path, |t| t.as_str()).to_owned(),
@@ -170,16 +170,16 @@ async fn generation(
         trace,
         record,
         progress: Progress::default(),
-    };
+    });
     Ok(answer(flow, stream, keep_alive).await)
 }
 
-type Beginning = Pin<Box<dyn Future<Output = (Flow, Result<Begun, ApiError>)> + Send>>;
+type Beginning = Pin<Box<dyn Future<Output = (Box<Flow>, Result<Begun, ApiError>)> + Send>>;
 
 /// Waits for something to send. A stream whose engine stays silent past the keep-alive interval is begun without it:
 /// from then on comments keep the connection, and an error becomes an event. Other engines can still be tried, since
 /// a comment is no answer.
-async fn answer(flow: Flow, stream: bool, keep_alive: Duration) -> Response<GatewayBody> {
+async fn answer(flow: Box<Flow>, stream: bool, keep_alive: Duration) -> Response<GatewayBody> {
     if !stream {
         let (flow, begun) = begin(flow).await;
         return respond(flow, begun);
@@ -195,7 +195,7 @@ async fn answer(flow: Flow, stream: bool, keep_alive: Duration) -> Response<Gate
     }
 }
 
-fn respond(flow: Flow, begun: Result<Begun, ApiError>) -> Response<GatewayBody> {
+fn respond(flow: Box<Flow>, begun: Result<Begun, ApiError>) -> Response<GatewayBody> {
     match begun {
         // The error has been counted when the flow was ended by it.
         Err(error) => error.into_response(),

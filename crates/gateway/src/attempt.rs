@@ -31,8 +31,6 @@ pub struct Attempt {
     record: RecordCell,
     /// Id the engine knows it by: fixed length, unique per try, never the prefix of another.
     pub rid: String,
-    /// The client's own `x-request-id`.
-    request_id: String,
     rank: Rank,
     /// Prompts in a batched request: the engine names the children `{rid}_{i}`.
     children: u64,
@@ -55,7 +53,6 @@ impl Attempt {
         rid: String,
         children: u64,
     ) -> Self {
-        let request_id = record.lock().request_id.clone();
         let health = engine.watch_health();
         Attempt {
             shared: shared.clone(),
@@ -64,7 +61,6 @@ impl Attempt {
             index,
             record,
             rid,
-            request_id,
             rank: placed.target.rank,
             children,
             health,
@@ -92,7 +88,7 @@ impl Attempt {
     /// would look like a child's number.
     #[must_use]
     pub fn vllm_id(&self) -> String {
-        format!("{}-{}", self.request_id.replace('_', "-"), self.rid)
+        format!("{}-{}", self.record.lock().request_id.replace('_', "-"), self.rid)
     }
 
     /// The request goes to the socket now.
@@ -126,18 +122,18 @@ impl Attempt {
     }
 
     /// The engine finished it. `usage` as far as it was reported.
-    pub fn complete(mut self, usage: Option<Usage>) {
+    pub fn complete(mut self: Box<Self>, usage: Option<Usage>) {
         self.shared.prefilled(self.ticket, usage);
         self.settle(AttemptEnd::Ok, None);
     }
 
     /// Ends it; the engine has nothing left to do for it.
-    pub fn end(mut self, end: AttemptEnd, error: Option<String>) {
+    pub fn end(mut self: Box<Self>, end: AttemptEnd, error: Option<String>) {
         self.settle(end, error);
     }
 
     /// Ends it and tells the engine to stop.
-    pub fn end_and_abort(mut self, end: AttemptEnd, error: Option<String>) {
+    pub fn end_and_abort(mut self: Box<Self>, end: AttemptEnd, error: Option<String>) {
         self.settle(end, error);
         self.abort();
     }

@@ -34,7 +34,7 @@ pub enum Begun {
     /// A checked, complete answer (a generation, or the engine's own 4xx).
     Whole { status: StatusCode, headers: HeaderMap, body: Bytes },
     /// An answer too large to check, to be passed on as it comes.
-    Unchecked(Box<(Attempt, Exchange)>),
+    Unchecked(Box<(Box<Attempt>, Exchange)>),
     /// A stream whose first output is here.
     Stream(Box<StreamStart>),
 }
@@ -62,7 +62,7 @@ pub(crate) enum Again {
 }
 
 /// Runs attempts until there is something to send or nothing more to try.
-pub async fn begin(mut flow: Flow) -> (Flow, Result<Begun, ApiError>) {
+pub async fn begin(mut flow: Box<Flow>) -> (Box<Flow>, Result<Begun, ApiError>) {
     let mut last: Option<Failure> = None;
     loop {
         let attempt = match place(&mut flow) {
@@ -129,7 +129,7 @@ fn may_repeat(flow: &Flow, again: Again) -> bool {
 }
 
 /// Chooses an engine and charges the ledger, in one critical section.
-fn place(flow: &mut Flow) -> Result<Attempt, Failure> {
+fn place(flow: &mut Flow) -> Result<Box<Attempt>, Failure> {
     let kinds: Option<&[EngineKind]> = match flow.route.api {
         Api::Generate => Some(&[EngineKind::Sglang]),
         _ => None,
@@ -184,7 +184,7 @@ fn place(flow: &mut Flow) -> Result<Attempt, Failure> {
         record.attempts.len() - 1
     };
     let children = if flow.facts.batch { flow.facts.sequences } else { 1 };
-    Ok(Attempt::new(&flow.shared, engine, &placed, flow.record.clone(), index, rid, children))
+    Ok(Box::new(Attempt::new(&flow.shared, engine, &placed, flow.record.clone(), index, rid, children)))
 }
 
 fn refuse(flow: &Flow, error: &PlaceError) -> Failure {
@@ -230,7 +230,7 @@ fn no_capacity(flow: &Flow, message: &str) -> Failure {
 }
 
 /// One try on one engine, up to its first output.
-async fn one_attempt(flow: &mut Flow, mut attempt: Attempt) -> Result<Begun, (Attempt, Miss)> {
+async fn one_attempt(flow: &mut Flow, mut attempt: Box<Attempt>) -> Result<Begun, (Box<Attempt>, Miss)> {
     let exchange = match head(flow, &mut attempt).await {
         Ok(exchange) => exchange,
         Err(miss) => return Err((attempt, miss)),
@@ -365,9 +365,9 @@ fn stall_miss() -> Miss {
 /// The engine answered with an error status.
 async fn refused_by_engine(
     flow: &mut Flow,
-    mut attempt: Attempt,
+    mut attempt: Box<Attempt>,
     mut exchange: Exchange,
-) -> Result<Begun, (Attempt, Miss)> {
+) -> Result<Begun, (Box<Attempt>, Miss)> {
     let status = exchange.status;
     let headers = exchange.headers.clone();
     let body =
@@ -432,7 +432,11 @@ pub(crate) fn bounded(message: &str) -> String {
 }
 
 /// A non-streaming answer: read, checked, then sent.
-async fn whole(flow: &mut Flow, mut attempt: Attempt, mut exchange: Exchange) -> Result<Begun, (Attempt, Miss)> {
+async fn whole(
+    flow: &mut Flow,
+    mut attempt: Box<Attempt>,
+    mut exchange: Exchange,
+) -> Result<Begun, (Box<Attempt>, Miss)> {
     let limit = flow.settings.limits.answer_bytes;
     let announced =
         exchange.headers.get(http::header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());

@@ -21,7 +21,7 @@ const HELD_BYTES: usize = 64 << 10;
 
 /// A stream that has begun.
 pub struct StreamStart {
-    pub attempt: Attempt,
+    pub attempt: Box<Attempt>,
     pub exchange: Exchange,
     pub watch: StreamWatch,
     /// Events to send first.
@@ -30,9 +30,9 @@ pub struct StreamStart {
 
 pub(crate) async fn first_event(
     flow: &mut Flow,
-    mut attempt: Attempt,
+    mut attempt: Box<Attempt>,
     mut exchange: Exchange,
-) -> Result<StreamStart, (Attempt, Miss)> {
+) -> Result<StreamStart, (Box<Attempt>, Miss)> {
     let mut watch = StreamWatch::new(dialect(flow.route.api), &flow.facts, flow.settings.streams.event_bytes);
     let mut held = BytesMut::new();
     // A queue and a long prefill are silent for as long as they take: the idle time-out is for streams that have begun. A

@@ -35,7 +35,7 @@ const AFTER_DONE: Duration = Duration::from_secs(1);
 /// A running stream. The attempt lies in the slot and is dropped before the flow: its end is in the record by then.
 pub struct Relay {
     slot: Arc<StreamSlot>,
-    flow: Flow,
+    flow: Box<Flow>,
     watch: StreamWatch,
     first: Option<Bytes>,
     over: bool,
@@ -54,7 +54,7 @@ enum Step {
 
 impl Relay {
     #[must_use]
-    pub fn new(mut flow: Flow, start: StreamStart) -> Self {
+    pub fn new(mut flow: Box<Flow>, start: StreamStart) -> Self {
         // No other engine will be tried from here on: the client's bytes are not needed any more.
         flow.forget_body();
         let now = Instant::now();
@@ -286,13 +286,17 @@ fn failure(outcome: Outcome, code: ErrorCode, message: String) -> Failure {
 
 /// A large non-streaming answer on its way, unchecked. The attempt is dropped before the flow.
 struct Passing {
-    attempt: Option<Attempt>,
+    attempt: Option<Box<Attempt>>,
     exchange: Exchange,
-    flow: Flow,
+    flow: Box<Flow>,
 }
 
 /// Passes a large answer on. It has the same limits as any other; when it breaks off, the connection is reset.
-pub fn pass(mut flow: Flow, attempt: Attempt, exchange: Exchange) -> impl Stream<Item = Result<Bytes, Cut>> + Send {
+pub fn pass(
+    mut flow: Box<Flow>,
+    attempt: Box<Attempt>,
+    exchange: Exchange,
+) -> impl Stream<Item = Result<Bytes, Cut>> + Send {
     flow.forget_body();
     flow.progress.output.piece(std::time::Instant::now());
     let state = Box::new(Passing { attempt: Some(attempt), exchange, flow });

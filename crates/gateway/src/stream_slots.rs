@@ -21,7 +21,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// The engine's side of one stream.
 pub struct Live {
     /// `None` once it has been ended; the exchange may still be read to its end.
-    pub attempt: Option<Attempt>,
+    pub attempt: Option<Box<Attempt>>,
     pub exchange: Exchange,
 }
 
@@ -44,7 +44,7 @@ impl StreamSlot {
     }
 
     /// Takes what the attempt holds, to end it.
-    pub fn take_attempt(&self) -> Option<Attempt> {
+    pub fn take_attempt(&self) -> Option<Box<Attempt>> {
         self.live.lock().as_mut().and_then(|live| live.attempt.take())
     }
 

@@ -4,6 +4,11 @@ use clap::Parser as _;
 use plimsoll::cli::Cli;
 use std::process::ExitCode;
 
+/// A request costs some seventy small allocations, many of them freed on another thread than they were made on; the
+/// system's allocator took a seventh of the gateway's CPU time.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     match plimsoll::run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
