@@ -5,6 +5,9 @@ use crate::model::ModelConfig;
 use crate::model::kv::TILE;
 use std::time::Duration;
 
+/// Ranks of one process.
+pub const MAX_RANKS: usize = 64;
+
 /// Settings of one engine process.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -17,6 +20,9 @@ pub struct EngineConfig {
     pub page_tokens: usize,
     /// KV tokens that fit in memory (512 bytes each with the default model), rounded down to whole pages.
     pub kv_tokens: usize,
+    /// Data-parallel ranks in this process, each with its own KV, queue and batch, stepping together. What follows is
+    /// per rank, and so is `kv_tokens`.
+    pub dp_size: usize,
     /// Sequences in one step.
     pub max_running: usize,
     /// Requests that may wait; beyond it a request is refused with 503.
@@ -53,6 +59,7 @@ impl Default for EngineConfig {
             api_key: None,
             page_tokens: 16,
             kv_tokens: 65_536,
+            dp_size: 1,
             max_running: 32,
             max_waiting: 256,
             token_budget: 512,
@@ -94,6 +101,7 @@ impl EngineConfig {
             ),
             ("kv_tokens", self.kv_tokens, self.kv_tokens >= self.page_tokens.max(1), "make room for at least one page"),
             ("kv_tokens", self.kv_tokens, self.kv_tokens <= 1 << 26, "use at most 67108864"),
+            ("dp_size", self.dp_size, (1..=MAX_RANKS).contains(&self.dp_size), "use 1 to 64"),
             ("max_running", self.max_running, (1..=4096).contains(&self.max_running), "use 1 to 4096"),
             ("max_waiting", self.max_waiting, self.max_waiting > 0, "use at least 1"),
             ("token_budget", self.token_budget, self.token_budget >= self.max_running, "use at least max_running"),

@@ -1,9 +1,10 @@
-//! One step after another: plan, compute, sample, post. No threads, no sockets; time only for measuring.
+//! One rank, one step after another: plan, compute, sample, post. No threads, no sockets; time only for measuring.
+//! [`crate::lockstep`] says when.
 
 use crate::config::EngineConfig;
 use crate::driver::Size;
 use crate::kv_events::KvEventsConfig;
-use crate::model::{KvStore, Model, Run, Want};
+use crate::model::{KvStore, Model, Output, Run, Want};
 use crate::request::Finish;
 use crate::sampling::TokenRules;
 use crate::scheduler::{Limits, Scheduler};
@@ -12,7 +13,7 @@ use crate::stats::Stats;
 use std::time::{Duration, Instant};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -31,11 +32,28 @@ struct Rate {
     tokens: u64,
 }
 
+/// What a step has computed and not yet posted.
+#[derive(Debug)]
+pub(crate) struct Computed {
+    output: Output,
+    started: Instant,
+}
+
 impl Core {
-    pub(crate) fn new(config: &EngineConfig) -> Self {
+    /// The model that all ranks of an engine share.
+    pub(crate) fn model(config: &EngineConfig) -> Model {
         let mut shape = config.model.clone();
         shape.context_tokens = config.usable_context();
-        let model = Model::new(shape);
+        Model::new(shape)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn new(config: &EngineConfig) -> Self {
+        Core::with_model(config, Core::model(config))
+    }
+
+    /// An empty rank.
+    pub(crate) fn with_model(config: &EngineConfig, model: Model) -> Self {
         let kv = KvStore::new(model.config(), config.pages(), config.page_tokens);
         let rules = TokenRules {
             first_logit: model.config().first_logit,
@@ -106,31 +124,35 @@ impl Core {
         }
     }
 
-    /// Computes one step that takes at least `least`. Nothing to do when no sequence could be scheduled.
-    pub(crate) fn step(&mut self, least: Duration) {
+    /// Computes one step, to be posted with [`Core::finish`] before the next. `None` when no sequence could be scheduled.
+    pub(crate) fn compute(&mut self, started: Instant) -> Option<Computed> {
         self.sweep();
-        let started = Instant::now();
         let before = self.scheduler.retractions;
         let planned = self.scheduler.plan();
         self.stats.retractions += self.scheduler.retractions - before;
         if planned == 0 {
             self.refresh();
-            return;
+            return None;
         }
         let runs: Vec<Run<'_>> = self.scheduler.running.iter().filter(|s| s.scheduled > 0).map(run_of).collect();
         let output = self.model.forward(&runs, &mut self.kv);
-        let rest = least.saturating_sub(started.elapsed());
-        if !rest.is_zero() {
-            std::thread::sleep(rest);
-        }
-        self.finish_step(&output.logits, &output.hidden, started);
+        Some(Computed { output, started })
     }
 
-    fn finish_step(&mut self, logits: &[f32], hidden: &[f32], started: Instant) {
-        let now = Instant::now();
-        let spent = now - started;
-        let mut logits = logits.chunks_exact(self.model.logit_count());
-        let mut hidden = hidden.chunks_exact(self.model.config().hidden);
+    /// One step of a rank that waits for nobody.
+    #[cfg(test)]
+    pub(crate) fn step(&mut self) {
+        if let Some(computed) = self.compute(Instant::now()) {
+            self.finish(&computed, Instant::now());
+        }
+    }
+
+    /// Samples and posts what was computed; `now` is when the step ended.
+    pub(crate) fn finish(&mut self, computed: &Computed, now: Instant) {
+        let started = computed.started;
+        let spent = now.saturating_duration_since(started);
+        let mut logits = computed.output.logits.chunks_exact(self.model.logit_count());
+        let mut hidden = computed.output.hidden.chunks_exact(self.model.config().hidden);
         let mut done = Vec::new();
         let mut decode_only = true;
         let (mut batch, mut generated) = (0u64, 0u64);

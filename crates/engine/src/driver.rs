@@ -4,8 +4,8 @@
 //! answers leave through [`crate::mailbox`].
 
 use crate::config::{EngineConfig, EngineError};
-use crate::core::Core;
 use crate::faults::FaultSwitch;
+use crate::lockstep::Lockstep;
 use crate::mailbox::{Mailbox, Ticket};
 use crate::request::Request;
 use crate::sequence::{RidGuard, RidSet, Sequence};
@@ -13,6 +13,7 @@ use crate::stats::Stats;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -23,6 +24,8 @@ pub enum SubmitError {
     /// SGLang's own words.
     #[error("Duplicate request ID detected: {0}")]
     DuplicateRid(String),
+    #[error("routed_dp_rank: {rank} is out of range, this engine has ranks 0 to {last}")]
+    NoSuchRank { rank: usize, last: usize },
     #[error("The request queue is full.")]
     QueueFull,
     #[error("The engine is shutting down.")]
@@ -30,7 +33,7 @@ pub enum SubmitError {
 }
 
 enum Command {
-    Submit(Box<Sequence>),
+    Submit { rank: usize, sequence: Box<Sequence> },
     Abort { prefix: Option<String> },
     Flush { done: oneshot::Sender<bool> },
 }
@@ -44,7 +47,11 @@ struct Inbox {
 struct Shared {
     inbox: Mutex<Inbox>,
     bell: Condvar,
-    stats: Mutex<Stats>,
+    /// One per rank.
+    stats: Mutex<Vec<Stats>>,
+    /// Whose turn it is among the ranks.
+    turn: AtomicUsize,
+    ranks: usize,
     rids: RidSet,
     faults: FaultSwitch,
     page_tokens: usize,
@@ -62,7 +69,7 @@ pub struct Engine {
     size: Size,
 }
 
-/// What the engine was built with.
+/// What the engine was built with; of each rank, but for the weights that they share.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     pub weight_bytes: usize,
@@ -79,22 +86,24 @@ impl Engine {
     /// When a setting cannot work or the thread cannot start.
     pub fn start(config: &EngineConfig, faults: FaultSwitch) -> Result<Engine, EngineError> {
         config.validate()?;
-        let core = Core::new(config);
+        let lockstep = Lockstep::new(config);
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
             bell: Condvar::new(),
-            stats: Mutex::new(core.stats),
+            stats: Mutex::new(lockstep.stats().collect()),
+            turn: AtomicUsize::new(0),
+            ranks: config.dp_size,
             rids: RidSet::default(),
             faults,
             page_tokens: config.page_tokens,
-            inbox_limit: config.max_waiting + config.max_running,
+            inbox_limit: (config.max_waiting + config.max_running) * config.dp_size,
         });
         let handle = EngineHandle(Arc::clone(&shared));
-        let size = core.size(config.page_tokens);
+        let size = lockstep.size(config.page_tokens);
         let delay = config.step_delay;
         let thread = std::thread::Builder::new()
             .name("engine-step".to_owned())
-            .spawn(move || run(core, &shared, delay))
+            .spawn(move || run(lockstep, &shared, delay))
             .map_err(EngineError::Thread)?;
         Ok(Engine { handle, thread: Some(thread), size })
     }
@@ -133,11 +142,18 @@ impl Drop for Engine {
 }
 
 impl EngineHandle {
-    /// Hands a request to the step loop.
+    /// Hands a request to the step loop: to its rank, or to the ranks in turn.
     ///
     /// # Errors
-    /// When the id is in flight, the inbox is full, or the engine stops.
+    /// When there is no such rank, the id is in flight, the inbox is full, or the engine stops.
     pub fn submit(&self, request: Request) -> Result<Ticket, SubmitError> {
+        let rank = match request.rank {
+            Some(rank) if rank >= self.0.ranks => {
+                return Err(SubmitError::NoSuchRank { rank, last: self.0.ranks - 1 });
+            }
+            Some(rank) => rank,
+            None => self.0.turn.fetch_add(1, Ordering::Relaxed) % self.0.ranks,
+        };
         let Some(guard) = RidGuard::take(&request.rid, &self.0.rids) else {
             return Err(SubmitError::DuplicateRid(request.rid));
         };
@@ -147,6 +163,7 @@ impl EngineHandle {
             mailbox: Arc::clone(&mailbox),
             rid: request.rid.clone(),
             prompt_tokens: request.prompt.len(),
+            rank,
             arrived,
             done: false,
         };
@@ -158,7 +175,7 @@ impl EngineHandle {
         if inbox.commands.len() >= self.0.inbox_limit {
             return Err(SubmitError::QueueFull);
         }
-        inbox.commands.push_back(Command::Submit(sequence));
+        inbox.commands.push_back(Command::Submit { rank, sequence });
         drop(inbox);
         self.0.bell.notify_all();
         Ok(ticket)
@@ -176,9 +193,10 @@ impl EngineHandle {
         answer.await.unwrap_or(false)
     }
 
+    /// One snapshot per rank.
     #[must_use]
-    pub fn stats(&self) -> Stats {
-        *self.0.stats.lock()
+    pub fn stats(&self) -> Vec<Stats> {
+        self.0.stats.lock().clone()
     }
 
     #[must_use]
@@ -200,15 +218,15 @@ impl EngineHandle {
 /// How often a frozen engine looks whether it is still frozen.
 const FROZEN_POLL: Duration = Duration::from_millis(5);
 
-fn run(mut core: Core, shared: &Shared, delay: Duration) {
+fn run(mut lockstep: Lockstep, shared: &Shared, delay: Duration) {
     loop {
         let commands = {
             let mut inbox = shared.inbox.lock();
-            if core.scheduler.is_idle() && inbox.commands.is_empty() {
+            if lockstep.is_idle() && inbox.commands.is_empty() {
                 while inbox.commands.is_empty() && !inbox.stop {
                     shared.bell.wait(&mut inbox);
                 }
-                core.resume();
+                lockstep.resume();
             }
             if inbox.stop {
                 return;
@@ -220,23 +238,31 @@ fn run(mut core: Core, shared: &Shared, delay: Duration) {
             std::mem::take(&mut inbox.commands)
         };
         for command in commands {
-            obey(&mut core, command);
+            obey(&mut lockstep, command);
         }
         // Before the step as well: whoever has seen a token of a request finds the request counted.
-        *shared.stats.lock() = core.stats;
-        core.step(shared.faults.step_delay().unwrap_or(delay));
-        *shared.stats.lock() = core.stats;
+        tell(&lockstep, shared);
+        lockstep.step(shared.faults.step_delay().unwrap_or(delay));
+        tell(&lockstep, shared);
     }
 }
 
-fn obey(core: &mut Core, command: Command) {
+fn tell(lockstep: &Lockstep, shared: &Shared) {
+    for (told, now) in shared.stats.lock().iter_mut().zip(lockstep.stats()) {
+        *told = now;
+    }
+}
+
+fn obey(lockstep: &mut Lockstep, command: Command) {
     match command {
-        Command::Submit(sequence) => core.submit(*sequence),
-        Command::Abort { prefix } => core.abort(prefix.as_deref()),
+        Command::Submit { rank, sequence } => lockstep.ranks[rank].submit(*sequence),
+        Command::Abort { prefix } => lockstep.ranks.iter_mut().for_each(|core| core.abort(prefix.as_deref())),
         Command::Flush { done } => {
-            let idle = core.scheduler.is_idle();
+            let idle = lockstep.is_idle();
             if idle {
-                core.scheduler.blocks.flush();
+                for core in &mut lockstep.ranks {
+                    core.scheduler.blocks.flush();
+                }
             }
             // The caller may be gone.
             let _ = done.send(idle);

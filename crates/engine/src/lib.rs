@@ -5,8 +5,8 @@
 //! cancellation, behind SGLang's and OpenAI's HTTP faces. Exactness is its point: the greedy answer to a prompt has the
 //! same tokens whatever shares the batch and however its prefill was chunked, cached or recomputed.
 //!
-//! Split as in nano-vllm: [`mod@request`] and `sequence`, [`block_manager`], `scheduler`, `core` (the runner) and [`model`];
-//! `driver` gives it a thread, [`server`] its HTTP faces.
+//! Split as in nano-vllm: [`mod@request`] and `sequence`, [`block_manager`], `scheduler`, `core` (the runner of one rank) and
+//! [`model`]; `lockstep` steps the ranks together, `driver` gives them a thread, [`server`] its HTTP faces.
 
 pub mod block_manager;
 pub mod chat;
@@ -16,6 +16,7 @@ mod driver;
 pub mod faults;
 pub mod kernels;
 pub mod kv_events;
+mod lockstep;
 mod mailbox;
 pub mod model;
 pub mod namespace;

@@ -61,6 +61,8 @@ pub struct Ticket {
     pub(crate) mailbox: Arc<Mailbox>,
     pub rid: String,
     pub prompt_tokens: usize,
+    /// Data-parallel rank that serves it.
+    pub rank: usize,
     pub arrived: Instant,
     pub(crate) done: bool,
 }

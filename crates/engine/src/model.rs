@@ -9,6 +9,7 @@ use crate::kernels::{rms_norm, swiglu};
 use crate::tokenizer::{FIRST_SPECIAL, IM_END, VOCAB};
 use attention::{HEAD_DIM, Scratch};
 pub use kv::KvStore;
+use std::sync::Arc;
 use weights::{Layer, Weights};
 
 pub mod attention;
@@ -105,16 +106,16 @@ pub struct Output {
     pub hidden: Vec<f32>,
 }
 
-/// Weights and scratch space of one model.
-#[derive(Debug)]
+/// Weights and scratch space of one model. A clone shares the weights.
+#[derive(Clone, Debug)]
 pub struct Model {
     config: ModelConfig,
-    weights: Weights,
-    rope: rope::Table,
+    weights: Arc<Weights>,
+    rope: Arc<rope::Table>,
     buffers: Buffers,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Buffers {
     x: Vec<f32>,
     norm: Vec<f32>,
@@ -146,8 +147,8 @@ impl Model {
             config.head_dim == HEAD_DIM && config.hidden == config.heads * HEAD_DIM,
             "heads must have 16 dimensions"
         );
-        let weights = Weights::generate(&config);
-        let rope = rope::Table::new(config.context_tokens);
+        let weights = Arc::new(Weights::generate(&config));
+        let rope = Arc::new(rope::Table::new(config.context_tokens));
         Model { config, weights, rope, buffers: Buffers::default() }
     }
 

@@ -13,6 +13,8 @@ pub struct Request {
     pub task: Task,
     /// Whose KV it computes: requests of different namespaces share none.
     pub owner: Arc<Owner>,
+    /// The data-parallel rank that it must run on; `None`: the engine chooses.
+    pub rank: Option<usize>,
 }
 
 #[derive(Clone, Debug)]

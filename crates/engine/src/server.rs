@@ -12,7 +12,7 @@ use axum::http::{HeaderName, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use body::Body;
+use body::{Body, RankHeader};
 use errors::ApiError;
 use std::collections::HashMap;
 use std::future::Future;
@@ -94,12 +94,20 @@ type Shared = Extract<Arc<State>>;
 fn router(state: &Arc<State>) -> Router {
     let generation = Router::new()
         .route("/generate", post(|Extract(state): Shared, Body(body): Body| generate::handle(state, body)))
-        .route("/v1/completions", post(|Extract(state): Shared, Body(body): Body| completions::handle(state, body)))
+        .route(
+            "/v1/completions",
+            post(|Extract(state): Shared, rank: RankHeader, Body(body): Body| completions::handle(state, rank, body)),
+        )
         .route(
             "/v1/chat/completions",
-            post(|Extract(state): Shared, Body(body): Body| chat_completions::handle(state, body)),
+            post(|Extract(state): Shared, rank: RankHeader, Body(body): Body| {
+                chat_completions::handle(state, rank, body)
+            }),
         )
-        .route("/v1/embeddings", post(|Extract(state): Shared, Body(body): Body| embeddings::handle(state, body)))
+        .route(
+            "/v1/embeddings",
+            post(|Extract(state): Shared, rank: RankHeader, Body(body): Body| embeddings::handle(state, rank, body)),
+        )
         .route_layer(from_fn_with_state(Arc::clone(state), refuse_when_faulty));
     let control = Router::new()
         .route("/openapi.json", get(async || info::openapi()))

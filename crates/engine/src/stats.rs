@@ -24,7 +24,7 @@ impl Histogram {
     }
 }
 
-/// A snapshot taken after every step.
+/// A snapshot of one rank, taken after every step.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
     // Now.
@@ -48,6 +48,11 @@ pub struct Stats {
     pub refused: u64,
     pub retractions: u64,
     pub evicted_pages: u64,
+    /// Steps of all ranks together, this one's part in them empty or not.
+    pub joint_steps: u64,
+    /// Time of its own in those steps, and time it waited for the slowest rank; the sum is the same for every rank.
+    pub busy_ns: u64,
+    pub idle_ns: u64,
     pub prefill_busy_us: u64,
     /// Steps, sum of batch, of time in us, of batch squared, of batch x time, of generated tokens; decode-only steps.
     pub decode_moments: [u64; 6],

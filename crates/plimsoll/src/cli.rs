@@ -97,6 +97,9 @@ pub struct EngineArgs {
     /// KV tokens that fit in memory
     #[arg(long, value_name = "N", default_value_t = EngineConfig::default().kv_tokens)]
     pub kv_tokens: usize,
+    /// Data-parallel ranks that step together, each with KV, queue and batch of its own; limits are per rank
+    #[arg(long, value_name = "N", default_value_t = EngineConfig::default().dp_size)]
+    pub dp_size: usize,
     /// Sequences in one step
     #[arg(long, value_name = "N", default_value_t = EngineConfig::default().max_running)]
     pub max_running: usize,

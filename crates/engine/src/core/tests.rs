@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 mod sampled;
 
-fn config(kv_pages: usize, max_running: usize, token_budget: usize) -> EngineConfig {
+pub(crate) fn config(kv_pages: usize, max_running: usize, token_budget: usize) -> EngineConfig {
     EngineConfig {
         model: ModelConfig {
             layers: 2,
@@ -32,20 +32,20 @@ fn config(kv_pages: usize, max_running: usize, token_budget: usize) -> EngineCon
 }
 
 #[derive(Clone, Debug)]
-struct Ask {
-    prompt: Vec<u32>,
-    max_new_tokens: usize,
+pub(crate) struct Ask {
+    pub(crate) prompt: Vec<u32>,
+    pub(crate) max_new_tokens: usize,
     /// Step at which it arrives.
-    at: usize,
+    pub(crate) at: usize,
     /// Step at which its reader leaves.
-    leaves: Option<usize>,
+    pub(crate) leaves: Option<usize>,
 }
 
-fn params(max_new_tokens: usize) -> SamplingParams {
+pub(crate) fn params(max_new_tokens: usize) -> SamplingParams {
     SamplingParams { max_new_tokens, temperature: 0.0, ..SamplingParams::default() }
 }
 
-fn sequence(
+pub(crate) fn sequence(
     core_config: &EngineConfig,
     rids: &RidSet,
     name: usize,
@@ -55,15 +55,16 @@ fn sequence(
     let mailbox = Arc::new(Mailbox::default());
     let rid = format!("r{name}");
     let guard = RidGuard::take(&rid, rids).unwrap();
-    let request = Request { rid, prompt: prompt.to_vec(), task, owner: Arc::default() };
+    let request = Request { rid, prompt: prompt.to_vec(), task, owner: Arc::default(), rank: None };
     (Sequence::new(request, guard, Arc::clone(&mailbox), core_config.page_tokens, Instant::now()), mailbox)
 }
 
-fn taken(mailbox: &Arc<Mailbox>) -> Update {
+pub(crate) fn taken(mailbox: &Arc<Mailbox>) -> Update {
     let mut ticket = Ticket {
         mailbox: Arc::clone(mailbox),
         rid: String::new(),
         prompt_tokens: 0,
+        rank: 0,
         arrived: Instant::now(),
         done: false,
     };
@@ -93,12 +94,13 @@ fn together(config: &EngineConfig, asks: &[Ask]) -> (Vec<Option<Vec<u32>>>, Core
                     mailbox: Arc::clone(mailbox),
                     rid: String::new(),
                     prompt_tokens: 0,
+                    rank: 0,
                     arrived: Instant::now(),
                     done: false,
                 });
             }
         }
-        core.step(Duration::ZERO);
+        core.step();
         core.scheduler.check().unwrap();
         if core.scheduler.is_idle() && asks.iter().all(|ask| ask.at <= step) {
             break;
@@ -115,7 +117,7 @@ fn together(config: &EngineConfig, asks: &[Ask]) -> (Vec<Option<Vec<u32>>>, Core
     (answers, core)
 }
 
-fn alone(ask: &Ask) -> Vec<u32> {
+pub(crate) fn alone(ask: &Ask) -> Vec<u32> {
     let ask = Ask { at: 0, leaves: None, ..ask.clone() };
     let (answers, core) = together(&config(32, 1, 512), &[ask]);
     assert_eq!(core.stats.retractions, 0);
@@ -123,7 +125,7 @@ fn alone(ask: &Ask) -> Vec<u32> {
 }
 
 /// Prompts that share prefixes: a common start of 0 to 60 tokens, then their own.
-fn asks() -> impl Strategy<Value = Vec<Ask>> {
+pub(crate) fn asks() -> impl Strategy<Value = Vec<Ask>> {
     let ask = (
         0usize..60,
         prop::collection::vec(0u32..1024, 1..50),
@@ -163,7 +165,7 @@ proptest! {
     }
 }
 
-fn plain(count: usize, length: usize, new: usize) -> Vec<Ask> {
+pub(crate) fn plain(count: usize, length: usize, new: usize) -> Vec<Ask> {
     (0..count)
         .map(|i| Ask {
             prompt: (0..length).map(|t| ((i * 97 + t * 31) % 1024) as u32).collect(),
@@ -226,7 +228,7 @@ fn sampling_with_a_seed_does_not_depend_on_company() {
             })
             .collect();
         while !core.scheduler.is_idle() {
-            core.step(Duration::ZERO);
+            core.step();
         }
         boxes.iter().map(|mailbox| taken(mailbox).ids).collect::<Vec<_>>()
     };
@@ -252,7 +254,7 @@ fn an_embedding_is_normalised_and_independent_of_chunks() {
         let (sequence, mailbox) = sequence(&config, &rids, 9, Task::Embed, &prompt);
         core.submit(sequence);
         while !core.scheduler.is_idle() {
-            core.step(Duration::ZERO);
+            core.step();
         }
         taken(&mailbox).embedding.unwrap()
     };
@@ -276,7 +278,7 @@ fn a_full_queue_refuses_and_an_abort_matches_by_prefix() {
     let full = Finish::Abort { message: "The request queue is full.".into(), status: Some(503) };
     assert_eq!(taken(&boxes[3]).finish, Some(full.clone()));
     assert_eq!(taken(&boxes[4]).finish, Some(full));
-    core.step(Duration::ZERO);
+    core.step();
     core.abort(Some("r1"));
     assert_eq!(taken(&boxes[0]).finish, Some(Finish::Abort { message: "Aborted".into(), status: None }));
     assert_eq!(taken(&boxes[1]).finish, Some(Finish::Abort { message: "Abort before prefill".into(), status: None }));

@@ -13,7 +13,7 @@ pub const HEAD_DIM: usize = 16;
 const _: () = assert!(HEAD_DIM == LANES && TILE == LANES);
 
 /// Scores of one head, reused between calls.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Scratch {
     scores: Vec<[f32; TILE]>,
 }

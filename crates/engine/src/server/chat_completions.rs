@@ -1,6 +1,7 @@
 //! OpenAI's `/v1/chat/completions`.
 
 use super::State;
+use super::body::RankHeader;
 use super::completion::{Head, SharedUsage, Usage, matched};
 use super::errors::ApiError;
 use super::fields::Fields;
@@ -8,13 +9,14 @@ use super::params::{LengthRule, check_model, generation, owner, rids, room_after
 use super::sse::{self, Framer, push_error, push_event};
 use crate::chat::{Message, ROLES, render};
 use crate::mailbox::{Ticket, Update};
+use crate::request::Request;
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, ApiError> {
+pub(crate) async fn handle(state: Arc<State>, pinned: RankHeader, body: Bytes) -> Result<Response, ApiError> {
     let fields = Fields::parse(&body)?;
     check_model(&state, &fields)?;
     let prompt = state.tokenizer.encode(&render(&messages(&fields)?));
@@ -28,7 +30,9 @@ pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, A
     let prompt_ids = return_ids.then(|| prompt.clone());
     let include_usage = fields.object("stream_options")?.flag("include_usage")?;
     let stream = fields.flag("stream")?;
-    let mut tickets = state.submit_all(vec![generation(rid, prompt, params, owner(&fields)?)])?;
+    let rank = pinned.or_body(&fields)?;
+    let request = Request { rank, ..generation(rid, prompt, params, owner(&fields)?) };
+    let mut tickets = state.submit_all(vec![request])?;
     if stream {
         let usage = SharedUsage::default();
         let parts = tickets.into_iter().map(|ticket| {

@@ -1,13 +1,14 @@
 //! OpenAI's `/v1/completions`; `return_token_ids` as vLLM does (ids per chunk, prompt ids in the first).
 
 use super::State;
+use super::body::RankHeader;
 use super::completion::{Head, SharedUsage, Usage, matched};
 use super::errors::ApiError;
 use super::fields::{Fields, token_ids};
 use super::params::{LengthRule, check_model, generation, owner, rids, room_after, sampling};
 use super::sse::{self, Framer, push_error, push_event};
 use crate::mailbox::{Ticket, Update};
-use crate::request::Finish;
+use crate::request::{Finish, Request};
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -18,12 +19,12 @@ use std::sync::Arc;
 const DEFAULT_TOKENS: usize = 16;
 const MAX_PROMPTS: usize = 256;
 
-pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, ApiError> {
+pub(crate) async fn handle(state: Arc<State>, pinned: RankHeader, body: Bytes) -> Result<Response, ApiError> {
     let fields = Fields::parse(&body)?;
     check_model(&state, &fields)?;
     let prompts = prompts(&state, &fields)?;
     let length = LengthRule { names: &["max_tokens", "max_completion_tokens"], default: DEFAULT_TOKENS };
-    let owner = owner(&fields)?;
+    let (owner, rank) = (owner(&fields)?, pinned.or_body(&fields)?);
     let echo = fields.flag("echo")?;
     let return_ids = fields.flag("return_token_ids")?;
     let include_usage = fields.object("stream_options")?.flag("include_usage")?;
@@ -44,7 +45,7 @@ pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, A
             usage: SharedUsage::default(),
             whole: Update::default(),
         });
-        requests.push(generation(rid, prompt, params, Arc::clone(&owner)));
+        requests.push(Request { rank, ..generation(rid, prompt, params, Arc::clone(&owner)) });
     }
     let tickets = state.submit_all(requests)?;
     let mut pairs: Vec<(Ticket, Choice)> = tickets.into_iter().zip(choices).collect();

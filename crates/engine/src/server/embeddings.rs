@@ -1,6 +1,7 @@
 //! OpenAI's `/v1/embeddings`: the mean of the last hidden states, normalised to length 1.
 
 use super::State;
+use super::body::RankHeader;
 use super::errors::ApiError;
 use super::fields::{Fields, token_ids};
 use super::params::{check_model, rids, room_after};
@@ -14,7 +15,7 @@ use std::sync::Arc;
 
 const MAX_INPUTS: usize = 256;
 
-pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, ApiError> {
+pub(crate) async fn handle(state: Arc<State>, pinned: RankHeader, body: Bytes) -> Result<Response, ApiError> {
     let fields = Fields::parse(&body)?;
     check_model(&state, &fields)?;
     if !matches!(fields.text("encoding_format")?, None | Some("float")) {
@@ -23,12 +24,13 @@ pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, A
     if fields.get("dimensions").is_some() {
         return Err(ApiError::field("dimensions", "is not supported by this engine"));
     }
+    let rank = pinned.or_body(&fields)?;
     let inputs = inputs(&state, &fields)?;
     let ids = rids(&fields, inputs.len())?;
     let mut requests = Vec::with_capacity(inputs.len());
     for (prompt, rid) in inputs.into_iter().zip(ids) {
         room_after(&state, "input", prompt.len())?;
-        requests.push(Request { rid, prompt, task: Task::Embed, owner: Arc::default() });
+        requests.push(Request { rid, prompt, task: Task::Embed, owner: Arc::default(), rank });
     }
     let mut data = Vec::with_capacity(requests.len());
     let mut tokens = 0;

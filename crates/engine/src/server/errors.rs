@@ -55,6 +55,9 @@ impl From<SubmitError> for ApiError {
             SubmitError::DuplicateRid(_) => {
                 ApiError { param: Some("rid".to_owned()), ..ApiError::new(400, "invalid_request", message) }
             }
+            SubmitError::NoSuchRank { .. } => {
+                ApiError { param: Some("routed_dp_rank".to_owned()), ..ApiError::new(400, "invalid_request", message) }
+            }
             SubmitError::QueueFull => ApiError::new(503, "queue_full", message),
             SubmitError::Stopped => ApiError::new(503, "shutting_down", message),
         }

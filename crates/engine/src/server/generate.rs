@@ -4,7 +4,7 @@
 use super::State;
 use super::errors::ApiError;
 use super::fields::{Fields, token_ids};
-use super::params::{LengthRule, generation, owner, rids, room_after, sampling};
+use super::params::{LengthRule, generation, owner, pinned_rank, rids, room_after, sampling};
 use super::sse::{self, Framer, push_event};
 use crate::mailbox::{Ticket, Update};
 use crate::request::{Finish, Request};
@@ -60,7 +60,7 @@ fn requests(
         _ => Vec::new(),
     };
     shared = if per_input.is_empty() { Some(fields.object("sampling_params")?) } else { None };
-    let owner = owner(fields)?;
+    let (owner, rank) = (owner(fields)?, pinned_rank(fields)?);
     // Checked for the fields it shares with the OpenAI bodies (return_logprob, lora_path).
     sampling(fields, &LengthRule { names: &[], default: 1 }, 1)?;
     let ids = rids(fields, prompts.len())?;
@@ -75,7 +75,7 @@ fn requests(
                 Some(own) => sampling(own, &length, room)?,
                 None => return Err(ApiError::field("sampling_params", "needs one object per input")),
             };
-            Ok(generation(rid, prompt, params, Arc::clone(&owner)))
+            Ok(Request { rank, ..generation(rid, prompt, params, Arc::clone(&owner)) })
         })
         .collect()
 }
@@ -137,7 +137,7 @@ fn chunk(ticket: &Ticket, shown: &Update, whole: &Update, index: Option<usize>) 
         "completion_tokens": whole.ids.len(),
         "cached_tokens": whole.cached_tokens,
         "cached_tokens_details": {"device": whole.cached_tokens, "host": 0},
-        "dp_rank": 0,
+        "dp_rank": ticket.rank,
     });
     if whole.finish.is_some() {
         meta["e2e_latency"] = json!(ticket.arrived.elapsed().as_secs_f64());

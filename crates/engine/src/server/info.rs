@@ -5,6 +5,7 @@ use super::errors::ApiError;
 use super::params::{fresh_id, generation};
 use super::sse;
 use crate::sampling::SamplingParams;
+use crate::stats::Stats;
 use axum::Json;
 use axum::extract::Query;
 use axum::http::StatusCode;
@@ -107,7 +108,6 @@ pub(crate) fn model_info(state: &State) -> Json<Value> {
 
 pub(crate) fn server_info(state: &State) -> Json<Value> {
     let size = state.engine.size();
-    let stats = state.engine.handle().stats();
     Json(json!({
         "status": "ready",
         "version": VERSION,
@@ -122,22 +122,30 @@ pub(crate) fn server_info(state: &State) -> Json<Value> {
         "chunked_prefill_size": state.config.token_budget,
         "incremental_streaming_output": state.config.incremental_streaming,
         "schedule_policy": "fcfs",
-        "dp_size": 1,
+        "dp_size": state.config.dp_size,
         "tp_size": 1,
         "disaggregation_mode": "null",
         "enable_metrics": true,
         "enable_cache_report": true,
         "disable_radix_cache": false,
         "startup_time": state.started_s,
-        "internal_states": [{
-            "dp_rank": 0,
+        "internal_states": internal_states(state),
+        "kv_events": null,
+    }))
+}
+
+/// One per rank.
+fn internal_states(state: &State) -> Vec<Value> {
+    let one = |(rank, stats): (usize, Stats)| {
+        json!({
+            "dp_rank": rank,
             "effective_max_running_requests_per_dp": state.config.max_running,
             "last_gen_throughput": stats.generation_rate,
             "memory_usage": memory(state),
             "disaggregation_mode": "null",
-        }],
-        "kv_events": null,
-    }))
+        })
+    };
+    state.engine.handle().stats().into_iter().enumerate().map(one).collect()
 }
 
 fn memory(state: &State) -> Value {
@@ -160,21 +168,28 @@ pub(crate) fn loads(state: &State, query: &Query<HashMap<String, String>>) -> Re
     if query.get("format").is_some_and(|format| format == "prometheus") {
         return Ok(super::metrics::handle(state).into_response());
     }
-    let rank = match query.get("dp_rank").map(|rank| rank.parse::<u32>()) {
+    let only = match query.get("dp_rank").map(|rank| rank.parse::<usize>()) {
         Some(Err(_)) => return Err(ApiError::field("dp_rank", "expected an integer")),
-        Some(Ok(rank)) => rank,
-        None => 0,
+        Some(Ok(rank)) => Some(rank),
+        None => None,
     };
     let has = |part| include.contains(&part) || include.contains(&"all");
-    let mut load = core_load(state);
-    if has("memory") {
-        load["memory"] = memory(state);
+    let mut loads = Vec::new();
+    for (rank, stats) in state.engine.handle().stats().iter().enumerate() {
+        if only.is_some_and(|only| only != rank) {
+            continue;
+        }
+        let mut load = core_load(state, rank, stats);
+        if has("memory") {
+            load["memory"] = memory(state);
+        }
+        if has("queues") {
+            let waiting = stats.waiting;
+            load["queues"] =
+                json!({"waiting": waiting, "grammar": 0, "paused": 0, "retracted": 0, "prealloc_ready": 0});
+        }
+        loads.push(load);
     }
-    if has("queues") {
-        let waiting = state.engine.handle().stats().waiting;
-        load["queues"] = json!({"waiting": waiting, "grammar": 0, "paused": 0, "retracted": 0, "prealloc_ready": 0});
-    }
-    let loads = if rank == 0 { vec![load] } else { Vec::new() };
     Ok(Json(json!({
         "timestamp": now_s(),
         "version": VERSION,
@@ -185,13 +200,12 @@ pub(crate) fn loads(state: &State, query: &Query<HashMap<String, String>>) -> Re
     .into_response())
 }
 
-fn core_load(state: &State) -> Value {
-    let stats = state.engine.handle().stats();
+fn core_load(state: &State, rank: usize, stats: &Stats) -> Value {
     let size = state.engine.size();
     let used = stats.held_pages * size.page_tokens;
     json!({
         "timestamp": now_s(),
-        "dp_rank": 0,
+        "dp_rank": rank,
         "num_running_reqs": stats.running,
         "num_waiting_reqs": stats.waiting,
         "num_waiting_uncached_tokens": stats.waiting_tokens,
@@ -207,5 +221,8 @@ fn core_load(state: &State) -> Value {
         "total_prefill_uncached_tokens": stats.computed_prompt_tokens,
         "total_prefill_busy_us": stats.prefill_busy_us,
         "decode_moments": stats.decode_moments,
+        "plimsoll_joint_steps": stats.joint_steps,
+        "plimsoll_busy_us": stats.busy_ns / 1000,
+        "plimsoll_idle_us": stats.idle_ns / 1000,
     })
 }

@@ -1,7 +1,7 @@
 //! `/metrics` in Prometheus text, under SGLang's names, for what this engine really has.
 
 use super::State;
-use crate::stats::{BUCKETS_S, Histogram};
+use crate::stats::{BUCKETS_S, Histogram, Stats};
 use axum::http::header;
 use axum::response::IntoResponse;
 use std::fmt::Write as _;
@@ -13,92 +13,122 @@ pub(crate) fn handle(state: &State) -> impl IntoResponse + use<> {
 struct Page<'a> {
     out: String,
     model: &'a str,
+    ranks: &'a [Stats],
 }
 
 impl Page<'_> {
     fn head(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to a String cannot fail.
-        let _ = write!(self.out, "# HELP sglang:{name} {help}\n# TYPE sglang:{name} {kind}\n");
+        let _ = write!(self.out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    fn sample(&mut self, name: &str, labels: &str, value: f64) {
+    fn sample(&mut self, name: &str, rank: usize, labels: &str, value: f64) {
+        let model = self.model;
         let _ = writeln!(
             self.out,
-            "sglang:{name}{{model_name=\"{}\",engine_type=\"unified\",dp_rank=\"0\"{labels}}} {value}",
-            self.model
+            "{name}{{model_name=\"{model}\",engine_type=\"unified\",dp_rank=\"{rank}\"{labels}}} {value}"
         );
     }
 
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: f64) {
-        self.head(name, kind, help);
-        self.sample(name, "", value);
+    /// One sample per rank.
+    fn each(&mut self, name: &str, labels: &str, value: impl Fn(&Stats) -> f64) {
+        for (rank, stats) in self.ranks.iter().enumerate() {
+            self.sample(name, rank, labels, value(stats));
+        }
     }
 
-    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Fn(&Stats) -> f64) {
+        self.head(name, kind, help);
+        self.each(name, "", value);
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, of: impl Fn(&Stats) -> &Histogram) {
         self.head(name, "histogram", help);
-        let mut total = 0;
-        for (bound, count) in BUCKETS_S.iter().zip(histogram.counts) {
-            total += count;
-            self.sample(&format!("{name}_bucket"), &format!(",le=\"{bound}\""), total as f64);
+        for (rank, stats) in self.ranks.iter().enumerate() {
+            let histogram = of(stats);
+            let mut total = 0;
+            for (bound, count) in BUCKETS_S.iter().zip(histogram.counts) {
+                total += count;
+                self.sample(&format!("{name}_bucket"), rank, &format!(",le=\"{bound}\""), total as f64);
+            }
+            self.sample(&format!("{name}_bucket"), rank, ",le=\"+Inf\"", histogram.count() as f64);
+            self.sample(&format!("{name}_sum"), rank, "", histogram.sum_s);
+            self.sample(&format!("{name}_count"), rank, "", histogram.count() as f64);
         }
-        self.sample(&format!("{name}_bucket"), ",le=\"+Inf\"", histogram.count() as f64);
-        self.sample(&format!("{name}_sum"), "", histogram.sum_s);
-        self.sample(&format!("{name}_count"), "", histogram.count() as f64);
     }
 }
 
+type Reading<'a> = &'a dyn Fn(&Stats) -> f64;
+
 fn text(state: &State) -> String {
-    let stats = state.engine.handle().stats();
+    let ranks = state.engine.handle().stats();
     let size = state.engine.size();
     let model = state.config.model_name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-    let mut page = Page { out: String::with_capacity(8192), model: &model };
+    let mut page = Page { out: String::with_capacity(8192), model: &model, ranks: &ranks };
     let page_tokens = size.page_tokens;
-    let used = (stats.held_pages * page_tokens) as f64;
     let total = size.kv_tokens as f64;
-    let evictable = (stats.idle_cached_pages * page_tokens) as f64;
-    let gauges = [
-        ("num_running_reqs", "Requests in the running batch", stats.running as f64),
-        ("num_queue_reqs", "Requests in the waiting queue", stats.waiting as f64),
-        ("num_used_tokens", "KV tokens held by requests", used),
-        ("kv_used_tokens", "KV tokens held by requests", used),
-        ("kv_evictable_tokens", "KV tokens cached and held by nobody", evictable),
-        ("kv_available_tokens", "KV tokens free", total - used - evictable),
-        ("token_usage", "Share of KV tokens held by requests", used / total),
-        ("full_token_usage", "Share of KV tokens held by requests", used / total),
-        ("max_total_num_tokens", "KV tokens in all", total),
-        ("page_size", "Tokens per KV page", page_tokens as f64),
-        ("num_pages", "KV pages", stats.total_pages as f64),
-        ("context_len", "Context length", state.context_tokens as f64),
-        ("gen_throughput", "Generated tokens per second", stats.generation_rate),
-        ("cache_hit_rate", "Share of prompt tokens from the cache since the start", stats.hit_rate()),
+    let used = |stats: &Stats| (stats.held_pages * page_tokens) as f64;
+    let evictable = |stats: &Stats| (stats.idle_cached_pages * page_tokens) as f64;
+    let gauges: [(&str, &str, Reading<'_>); 14] = [
+        ("num_running_reqs", "Requests in the running batch", &|s| s.running as f64),
+        ("num_queue_reqs", "Requests in the waiting queue", &|s| s.waiting as f64),
+        ("num_used_tokens", "KV tokens held by requests", &used),
+        ("kv_used_tokens", "KV tokens held by requests", &used),
+        ("kv_evictable_tokens", "KV tokens cached and held by nobody", &evictable),
+        ("kv_available_tokens", "KV tokens free", &|s| total - used(s) - evictable(s)),
+        ("token_usage", "Share of KV tokens held by requests", &|s| used(s) / total),
+        ("full_token_usage", "Share of KV tokens held by requests", &|s| used(s) / total),
+        ("max_total_num_tokens", "KV tokens in all", &|_| total),
+        ("page_size", "Tokens per KV page", &|_| page_tokens as f64),
+        ("num_pages", "KV pages", &|s| s.total_pages as f64),
+        ("context_len", "Context length", &|_| state.context_tokens as f64),
+        ("gen_throughput", "Generated tokens per second", &|s| s.generation_rate),
+        ("cache_hit_rate", "Share of prompt tokens from the cache since the start", &Stats::hit_rate),
     ];
     for (name, help, value) in gauges {
-        page.one(name, "gauge", help, value);
+        page.one(&format!("sglang:{name}"), "gauge", help, value);
     }
-    let counters = [
-        ("prompt_tokens_total", "Prompt tokens of prefilled requests", stats.prompt_tokens),
-        ("generation_tokens_total", "Generated tokens", stats.generated_tokens),
-        ("num_requests_total", "Requests", stats.requests),
-        ("num_aborted_requests_total", "Requests aborted or left by their reader", stats.aborted),
-        ("num_retracted_requests_total", "Preemptions", stats.retractions),
-        ("evicted_tokens_total", "KV tokens evicted from the cache", stats.evicted_pages * page_tokens as u64),
+    let counters: [(&str, &str, Reading<'_>); 6] = [
+        ("prompt_tokens_total", "Prompt tokens of prefilled requests", &|s| s.prompt_tokens as f64),
+        ("generation_tokens_total", "Generated tokens", &|s| s.generated_tokens as f64),
+        ("num_requests_total", "Requests", &|s| s.requests as f64),
+        ("num_aborted_requests_total", "Requests aborted or left by their reader", &|s| s.aborted as f64),
+        ("num_retracted_requests_total", "Preemptions", &|s| s.retractions as f64),
+        ("evicted_tokens_total", "KV tokens evicted from the cache", &|s| {
+            (s.evicted_pages * page_tokens as u64) as f64
+        }),
     ];
     for (name, help, value) in counters {
-        page.one(name, "counter", help, value as f64);
+        page.one(&format!("sglang:{name}"), "counter", help, value);
     }
-    page.head("cached_tokens_total", "counter", "Prompt tokens from the cache");
-    page.sample("cached_tokens_total", ",cache_source=\"device\"", stats.cached_tokens as f64);
-    page.sample("cached_tokens_total", ",cache_source=\"total\"", stats.cached_tokens as f64);
+    let cached = |s: &Stats| s.cached_tokens as f64;
+    page.head("sglang:cached_tokens_total", "counter", "Prompt tokens from the cache");
+    page.each("sglang:cached_tokens_total", ",cache_source=\"device\"", cached);
+    page.each("sglang:cached_tokens_total", ",cache_source=\"total\"", cached);
     page.head(
-        "prefill_effective_tokens_total",
+        "sglang:prefill_effective_tokens_total",
         "counter",
         "Prompt tokens by where they came from, without recomputation",
     );
-    page.sample("prefill_effective_tokens_total", ",mode=\"input\"", stats.computed_prompt_tokens as f64);
-    page.sample("prefill_effective_tokens_total", ",mode=\"device_hit\"", stats.cached_tokens as f64);
-    page.histogram("time_to_first_token_seconds", "Arrival to first token", &stats.ttft);
-    page.histogram("inter_token_latency_seconds", "Between tokens of a request", &stats.itl);
-    page.histogram("e2e_request_latency_seconds", "Arrival to last token", &stats.e2e);
-    page.histogram("queue_time_seconds", "Arrival to first admission", &stats.queue_time);
+    page.each("sglang:prefill_effective_tokens_total", ",mode=\"input\"", |s| s.computed_prompt_tokens as f64);
+    page.each("sglang:prefill_effective_tokens_total", ",mode=\"device_hit\"", cached);
+    page.histogram("sglang:time_to_first_token_seconds", "Arrival to first token", |s| &s.ttft);
+    page.histogram("sglang:inter_token_latency_seconds", "Between tokens of a request", |s| &s.itl);
+    page.histogram("sglang:e2e_request_latency_seconds", "Arrival to last token", |s| &s.e2e);
+    page.histogram("sglang:queue_time_seconds", "Arrival to first admission", |s| &s.queue_time);
+    lockstep(&mut page);
     page.out
+}
+
+/// What no stock engine says: where the time of ranks that step together goes.
+fn lockstep(page: &mut Page<'_>) {
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let counters: [(&str, &str, Reading<'_>); 3] = [
+        ("joint_steps_total", "Steps that all ranks took together", &|s| s.joint_steps as f64),
+        ("rank_busy_seconds_total", "Time of the rank's own in joint steps", &|s| seconds(s.busy_ns)),
+        ("rank_idle_seconds_total", "Time the rank waited for the slowest one in joint steps", &|s| seconds(s.idle_ns)),
+    ];
+    for (name, help, value) in counters {
+        page.one(&format!("plimsoll_engine_{name}"), "counter", help, value);
+    }
 }

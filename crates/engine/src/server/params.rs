@@ -30,7 +30,7 @@ fn refuse_unsupported(fields: &Fields) -> Result<(), ApiError> {
     let off = |value: &Value| matches!(value, Value::Bool(false)) || zero(value);
     let empty = |value: &Value| value.as_object().is_some_and(serde_json::Map::is_empty) || value == &Value::from("");
     type Off<'a> = &'a dyn Fn(&Value) -> bool;
-    let checks: [(&str, Off<'_>); 12] = [
+    let checks: [(&str, Off<'_>); 10] = [
         ("n", &|value| value == &Value::from(1)),
         ("best_of", &|value| value == &Value::from(1)),
         ("logprobs", &off),
@@ -40,8 +40,6 @@ fn refuse_unsupported(fields: &Fields) -> Result<(), ApiError> {
         ("regex", &empty),
         ("ebnf", &empty),
         ("lora_path", &empty),
-        ("routed_dp_rank", &zero),
-        ("data_parallel_rank", &zero),
         ("response_format", &|value| value.get("type") == Some(&Value::from("text"))),
     ];
     for (name, is_off) in checks {
@@ -221,5 +219,15 @@ pub(crate) fn check_model(state: &State, fields: &Fields) -> Result<(), ApiError
 
 /// A generation request from its parts.
 pub(crate) fn generation(rid: String, prompt: Vec<u32>, params: SamplingParams, owner: Arc<Owner>) -> Request {
-    Request { rid, prompt, task: Task::Generate(params), owner }
+    Request { rid, prompt, task: Task::Generate(params), owner, rank: None }
+}
+
+/// The rank that a body pins its requests to, under SGLang's name or its older one.
+pub(crate) fn pinned_rank(fields: &Fields) -> Result<Option<usize>, ApiError> {
+    for name in ["routed_dp_rank", "data_parallel_rank"] {
+        if let Some(rank) = fields.integer(name)? {
+            return usize::try_from(rank).map(Some).map_err(|_| ApiError::field(name, "must not be negative"));
+        }
+    }
+    Ok(None)
 }

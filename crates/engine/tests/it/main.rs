@@ -6,4 +6,5 @@ mod client;
 mod errors;
 mod faults;
 mod lifecycle;
+mod ranks;
 mod streams;

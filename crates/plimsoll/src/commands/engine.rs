@@ -48,6 +48,7 @@ fn config(args: EngineArgs) -> EngineConfig {
         api_key: args.api_key,
         page_tokens: args.page_tokens,
         kv_tokens: args.kv_tokens,
+        dp_size: args.dp_size,
         max_running: args.max_running,
         max_waiting: args.max_waiting,
         token_budget: args.token_budget,

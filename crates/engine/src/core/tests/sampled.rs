@@ -19,7 +19,7 @@ fn answers(config: &EngineConfig, asks: &[(usize, Vec<u32>, SamplingParams)]) ->
             core.submit(sequence);
             boxes.push(mailbox);
         }
-        core.step(Duration::ZERO);
+        core.step();
         core.scheduler.check().unwrap();
         step += 1;
         assert!(step < 20_000, "the engine did not come to rest");
