@@ -5,6 +5,7 @@
 
 use crate::config::{EngineConfig, EngineError};
 use crate::faults::FaultSwitch;
+use crate::faults::crash::CrashWatch;
 use crate::lockstep::Lockstep;
 use crate::mailbox::{Mailbox, Ticket};
 use crate::request::Request;
@@ -219,6 +220,7 @@ impl EngineHandle {
 const FROZEN_POLL: Duration = Duration::from_millis(5);
 
 fn run(mut lockstep: Lockstep, shared: &Shared, delay: Duration) {
+    let mut crash = CrashWatch::default();
     loop {
         let commands = {
             let mut inbox = shared.inbox.lock();
@@ -242,8 +244,11 @@ fn run(mut lockstep: Lockstep, shared: &Shared, delay: Duration) {
         }
         // Before the step as well: whoever has seen a token of a request finds the request counted.
         tell(&lockstep, shared);
+        // Before the step as well: that is where the count begins.
+        crash.look(&shared.faults, lockstep.stats());
         lockstep.step(shared.faults.step_delay().unwrap_or(delay));
         tell(&lockstep, shared);
+        crash.look(&shared.faults, lockstep.stats());
     }
 }
 

@@ -1,11 +1,15 @@
 //! Faults that can be switched on at run time, so that what stands in front of the engine can be tested.
+//!
+//! Here is what they are; `server/faults.rs` has their table and reads them from `/admin/faults`.
 
 use serde::Serialize;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
+pub(crate) mod crash;
+
 /// The faults in force. The default is a healthy engine.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Faults {
     /// Accept and never answer; streams stop where they are. Like a frozen process.
     pub no_respond: bool,
@@ -17,6 +21,20 @@ pub struct Faults {
     pub step_delay_us: Option<u64>,
     /// Answer generation requests with this status.
     pub http_status: Option<u16>,
+    /// Abort the process when so much more has happened.
+    pub crash_after: Option<CrashAfter>,
+    /// Added to every point in time that the engine reports. May be negative.
+    pub clock_skew_ms: i64,
+}
+
+/// Counted from the moment the fault is switched on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CrashAfter {
+    /// Generated tokens of all requests.
+    Tokens(u64),
+    Steps(u64),
+    Seconds(u64),
 }
 
 /// Shared switch.
@@ -36,7 +54,13 @@ impl FaultSwitch {
     }
 
     pub fn set(&self, faults: Faults) {
-        self.0.send_replace(faults);
+        let crash = faults.crash_after;
+        let before = self.0.send_replace(faults).crash_after;
+        if let Some(CrashAfter::Seconds(seconds)) = crash
+            && crash != before
+        {
+            crash::in_seconds(seconds, self.0.subscribe());
+        }
     }
 
     /// Returns at once unless `no_respond` is on, then when it goes off.
@@ -45,11 +69,22 @@ impl FaultSwitch {
         let _ = self.0.subscribe().wait_for(|faults| !faults.no_respond).await;
     }
 
+    /// Seconds since 1970 as this engine reports them: the clock and its skew.
+    #[must_use]
+    pub fn wall_clock_s(&self) -> f64 {
+        let skew_s = self.0.borrow().clock_skew_ms as f64 / 1e3;
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()) + skew_s
+    }
+
     pub(crate) fn frozen(&self) -> bool {
         self.0.borrow().no_respond
     }
 
     pub(crate) fn step_delay(&self) -> Option<Duration> {
         self.0.borrow().step_delay_us.map(Duration::from_micros)
+    }
+
+    pub(crate) fn crash_after(&self) -> Option<CrashAfter> {
+        self.0.borrow().crash_after
     }
 }

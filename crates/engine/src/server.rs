@@ -28,6 +28,7 @@ mod completion;
 mod completions;
 mod embeddings;
 mod errors;
+mod faults;
 mod fields;
 mod generate;
 mod info;
@@ -129,8 +130,12 @@ fn router(state: &Arc<State>) -> Router {
         .route("/health_generate", get(|Extract(state): Shared| info::health_generate(state)))
         .route("/metrics", get(async |Extract(state): Shared| metrics::handle(&state)));
     let with_key = generation.merge(control).route_layer(from_fn_with_state(Arc::clone(state), check_key));
-    let faults = Router::new()
-        .route("/admin/faults", post(async |Extract(state): Shared, Body(body): Body| admin::faults(&state, &body)))
+    let fault_switch = Router::new()
+        .route(
+            "/admin/faults",
+            get(async |Extract(state): Shared| faults::show(&state))
+                .post(async |Extract(state): Shared, Body(body): Body| faults::change(&state, &body)),
+        )
         .route_layer(from_fn_with_state(Arc::clone(state), check_key));
     with_key
         .merge(open)
@@ -139,7 +144,7 @@ fn router(state: &Arc<State>) -> Router {
             ApiError::new(405, "method_not_allowed", "the path does not take this method")
         })
         .layer(from_fn_with_state(Arc::clone(state), freeze_when_faulty))
-        .merge(faults)
+        .merge(fault_switch)
         .layer(DefaultBodyLimit::max(state.config.body_bytes))
         .layer(axum::middleware::from_fn(echo_request_id))
         .with_state(Arc::clone(state))

@@ -25,7 +25,7 @@ pub(crate) async fn handle(state: Arc<State>, pinned: RankHeader, body: Bytes) -
         LengthRule { names: &["max_completion_tokens", "max_tokens"], default: state.config.default_max_tokens };
     let params = sampling(&fields, &length, room)?;
     let rid = rids(&fields, 1)?.pop().unwrap_or_default();
-    let head = Head::new(rid.clone(), &state.config.model_name);
+    let head = Head::new(&state, rid.clone());
     let return_ids = fields.flag("return_token_ids")?;
     let prompt_ids = return_ids.then(|| prompt.clone());
     let include_usage = fields.object("stream_options")?.flag("include_usage")?;

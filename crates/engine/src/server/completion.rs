@@ -1,10 +1,10 @@
 //! What `/v1/completions` and `/v1/chat/completions` share: usage, and the life of an answer.
 
+use super::State;
 use crate::mailbox::{Ticket, Update};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Token counts of all choices of an answer.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,9 +43,8 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    pub(crate) fn new(id: String, model: &str) -> Self {
-        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        Head { id, created, model: model.to_owned() }
+    pub(crate) fn new(state: &State, id: String) -> Self {
+        Head { id, created: state.faults.wall_clock_s() as u64, model: state.config.model_name.clone() }
     }
 
     pub(crate) fn json(&self, object: &str, choices: Vec<Value>) -> Value {

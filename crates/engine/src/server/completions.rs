@@ -30,7 +30,7 @@ pub(crate) async fn handle(state: Arc<State>, pinned: RankHeader, body: Bytes) -
     let include_usage = fields.object("stream_options")?.flag("include_usage")?;
     let stream = fields.flag("stream")?;
     let ids = rids(&fields, prompts.len())?;
-    let head = Head::new(ids.first().cloned().unwrap_or_default(), &state.config.model_name);
+    let head = Head::new(&state, ids.first().cloned().unwrap_or_default());
     let mut choices = Vec::new();
     let mut requests = Vec::new();
     for (index, (prompt, rid)) in prompts.into_iter().zip(ids).enumerate() {

@@ -6,6 +6,7 @@ use super::errors::ApiError;
 use super::fields::{Fields, token_ids};
 use super::params::{LengthRule, generation, owner, pinned_rank, rids, room_after, sampling};
 use super::sse::{self, Framer, push_event};
+use crate::faults::FaultSwitch;
 use crate::mailbox::{Ticket, Update};
 use crate::request::{Finish, Request};
 use axum::Json;
@@ -26,7 +27,8 @@ pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, A
     if stream {
         let incremental = state.config.incremental_streaming;
         let parts = tickets.into_iter().enumerate().map(|(index, ticket)| {
-            let framer = Chunks { incremental, index: batch.then_some(index), whole: Update::default() };
+            let (index, clock) = (batch.then_some(index), state.faults.clone());
+            let framer = Chunks { incremental, index, clock, whole: Update::default() };
             (ticket, Box::new(framer) as Box<dyn Framer>)
         });
         return Ok(sse::response(&state, parts.collect(), |_| {}));
@@ -37,7 +39,7 @@ pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, A
         if let Some(error) = whole.finish.as_ref().and_then(ApiError::of_finish) {
             return Err(error);
         }
-        answers.push(chunk(&ticket, &whole, &whole, None));
+        answers.push(chunk(&ticket, &whole, &whole, &state.faults));
     }
     let answer = if batch { Value::Array(answers) } else { answers.pop().unwrap_or_default() };
     Ok(Json(answer).into_response())
@@ -110,6 +112,7 @@ fn inputs(state: &State, fields: &Fields) -> Result<(Vec<Vec<u32>>, &'static str
 struct Chunks {
     incremental: bool,
     index: Option<usize>,
+    clock: FaultSwitch,
     /// Everything so far.
     whole: Update,
 }
@@ -122,12 +125,16 @@ impl Framer for Chunks {
         self.whole.retractions = update.retractions;
         self.whole.finish.clone_from(&update.finish);
         let shown = if self.incremental { update } else { &self.whole };
-        push_event(out, &chunk(ticket, shown, &self.whole, self.index));
+        let mut value = chunk(ticket, shown, &self.whole, &self.clock);
+        if let Some(index) = self.index {
+            value["index"] = json!(index);
+        }
+        push_event(out, &value);
     }
 }
 
 /// One object of SGLang's native answer: text and ids of `shown`, counts of `whole`.
-fn chunk(ticket: &Ticket, shown: &Update, whole: &Update, index: Option<usize>) -> Value {
+fn chunk(ticket: &Ticket, shown: &Update, whole: &Update, clock: &FaultSwitch) -> Value {
     let mut meta = json!({
         "id": ticket.rid,
         "finish_reason": whole.finish.as_ref().map(|finish| finish_reason(finish, whole.ids.len())),
@@ -138,15 +145,12 @@ fn chunk(ticket: &Ticket, shown: &Update, whole: &Update, index: Option<usize>) 
         "cached_tokens": whole.cached_tokens,
         "cached_tokens_details": {"device": whole.cached_tokens, "host": 0},
         "dp_rank": ticket.rank,
+        "response_sent_to_client_ts": clock.wall_clock_s(),
     });
     if whole.finish.is_some() {
         meta["e2e_latency"] = json!(ticket.arrived.elapsed().as_secs_f64());
     }
-    let mut value = json!({"text": shown.text, "output_ids": shown.ids, "meta_info": meta});
-    if let Some(index) = index {
-        value["index"] = json!(index);
-    }
-    value
+    json!({"text": shown.text, "output_ids": shown.ids, "meta_info": meta})
 }
 
 fn finish_reason(finish: &Finish, generated: usize) -> Value {

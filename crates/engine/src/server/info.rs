@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// The SGLang release whose interfaces these are, then our own version.
 pub(crate) const VERSION: &str = concat!("0.5.23+plimsoll.", env!("CARGO_PKG_VERSION"));
@@ -52,10 +52,6 @@ pub(crate) fn openapi() -> Json<Value> {
     Json(json!({"openapi": "3.1.0", "info": {"title": "plimsoll engine", "version": VERSION}, "paths": paths}))
 }
 
-fn now_s() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
-}
-
 /// Cheap: the step loop lives and the engine is not stopping.
 pub(crate) fn health(state: &State) -> StatusCode {
     if state.is_serving() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
@@ -79,7 +75,7 @@ pub(crate) fn models(state: &State) -> Json<Value> {
     Json(json!({"object": "list", "data": [{
         "id": state.config.model_name,
         "object": "model",
-        "created": state.started_s,
+        "created": state.started_s.saturating_add_signed(state.faults.current().clock_skew_ms / 1000),
         "owned_by": "plimsoll",
         "root": state.config.model_name,
         "parent": null,
@@ -191,7 +187,7 @@ pub(crate) fn loads(state: &State, query: &Query<HashMap<String, String>>) -> Re
         loads.push(load);
     }
     Ok(Json(json!({
-        "timestamp": now_s(),
+        "timestamp": state.faults.wall_clock_s(),
         "version": VERSION,
         "accelerator": "cpu",
         "num_accelerators": 1,
@@ -204,7 +200,7 @@ fn core_load(state: &State, rank: usize, stats: &Stats) -> Value {
     let size = state.engine.size();
     let used = stats.held_pages * size.page_tokens;
     json!({
-        "timestamp": now_s(),
+        "timestamp": state.faults.wall_clock_s(),
         "dp_rank": rank,
         "num_running_reqs": stats.running,
         "num_waiting_reqs": stats.waiting,

@@ -68,3 +68,35 @@ fn statuses_and_slow_steps() {
     let closed = Server::start(EngineConfig { faults: false, ..config() });
     assert_eq!(closed.post("/admin/faults", &json!({"no_respond": true})).status, 404);
 }
+
+#[test]
+fn a_skewed_clock_is_seen_wherever_a_time_is_reported() {
+    let server = Server::start(config());
+    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+    let reported = || {
+        let models: Value = server.get("/v1/models").json();
+        let loads: Value = server.get("/v1/loads").json();
+        let chat = json!({"messages": [{"role": "user", "content": " ship"}], "max_tokens": 1});
+        let generate = json!({"text": " ship", "sampling_params": {"max_new_tokens": 1}});
+        [
+            models["data"][0]["created"].as_f64().unwrap(),
+            loads["timestamp"].as_f64().unwrap(),
+            loads["loads"][0]["timestamp"].as_f64().unwrap(),
+            server.ask("/v1/completions", &completion(1, false))["created"].as_f64().unwrap(),
+            server.ask("/v1/chat/completions", &chat)["created"].as_f64().unwrap(),
+            server.ask("/generate", &generate)["meta_info"]["response_sent_to_client_ts"].as_f64().unwrap(),
+        ]
+    };
+    for skew_s in [0.0, 7200.0, -86_400.0] {
+        server.ask("/admin/faults", &json!({"clock_skew_ms": (skew_s * 1e3) as i64}));
+        for time in reported() {
+            // Within a quarter of an hour: the machine may be slow, a skew of an hour is not missed.
+            assert!((time - now() - skew_s).abs() < 900.0, "skew {skew_s}: {time}, now {}", now());
+        }
+    }
+    assert_eq!(server.get("/admin/faults").json()["clock_skew_ms"], -86_400_000);
+    let answer = server.post("/admin/faults", &json!({"no_respnd": true}));
+    assert_eq!(answer.status, 400);
+    let error = answer.json();
+    assert!(error["error"]["message"].as_str().unwrap().contains("no_respond"), "{error}");
+}

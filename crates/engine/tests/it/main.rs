@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod client;
+mod crash;
 mod errors;
 mod faults;
 mod lifecycle;
