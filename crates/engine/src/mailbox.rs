@@ -30,6 +30,20 @@ pub struct Update {
     pub embedding: Option<Vec<f32>>,
 }
 
+impl Update {
+    /// Adds the news that came after these.
+    pub(crate) fn absorb(&mut self, later: Update) {
+        self.ids.extend(later.ids);
+        self.text.push_str(&later.text);
+        self.logprobs.extend(later.logprobs);
+        self.prompt_logprobs.extend(later.prompt_logprobs);
+        self.cached_tokens = later.cached_tokens;
+        self.retractions = later.retractions;
+        self.embedding = later.embedding.or(self.embedding.take());
+        self.finish = later.finish;
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     news: Mutex<Update>,

@@ -17,6 +17,14 @@ pub struct Request {
     pub rank: Option<usize>,
 }
 
+impl Request {
+    /// A request of nobody in particular, on any rank.
+    #[must_use]
+    pub fn new(rid: String, prompt: Vec<u32>, task: Task) -> Self {
+        Request { rid, prompt, task, owner: Arc::default(), rank: None }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub enum Task {
     Generate(SamplingParams),

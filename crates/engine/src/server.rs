@@ -8,7 +8,7 @@ use crate::request::Request;
 use crate::tokenizer::Tokenizer;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Query, Request as HttpRequest, State as Extract};
-use axum::http::{HeaderName, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -33,6 +33,7 @@ mod fields;
 mod generate;
 mod info;
 mod listener;
+mod logprobs;
 mod metrics;
 mod params;
 mod sse;
@@ -43,6 +44,8 @@ pub(crate) struct State {
     pub(crate) engine: Engine,
     pub(crate) faults: FaultSwitch,
     pub(crate) tokenizer: Tokenizer,
+    /// Token ids are below this.
+    pub(crate) vocab_tokens: usize,
     pub(crate) context_tokens: usize,
     pub(crate) started_s: u64,
     draining: AtomicBool,
@@ -76,6 +79,7 @@ pub async fn serve(
     let engine = Engine::start(&config, faults.clone())?;
     let started_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let state = Arc::new(State {
+        vocab_tokens: config.model.vocab_tokens,
         context_tokens: config.usable_context(),
         config,
         engine,
@@ -101,8 +105,8 @@ fn router(state: &Arc<State>) -> Router {
         )
         .route(
             "/v1/chat/completions",
-            post(|Extract(state): Shared, rank: RankHeader, Body(body): Body| {
-                chat_completions::handle(state, rank, body)
+            post(|Extract(state): Shared, rank: RankHeader, headers: HeaderMap, Body(body): Body| {
+                chat_completions::handle(state, rank, headers, body)
             }),
         )
         .route(

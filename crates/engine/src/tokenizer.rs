@@ -118,6 +118,23 @@ impl Tokenizer {
         stream.into_text()
     }
 
+    /// The text of one token alone; half a character becomes U+FFFD.
+    #[must_use]
+    pub fn token_text(&self, id: u32) -> String {
+        self.decode(&[id])
+    }
+
+    /// The bytes that a token adds to a text; nothing for unknown ids.
+    #[must_use]
+    pub fn token_bytes(&self, id: u32) -> Vec<u8> {
+        match piece(id) {
+            Some(Piece::Byte(byte)) => vec![byte],
+            Some(Piece::Word(word)) => format!(" {word}").into_bytes(),
+            Some(Piece::Special(text)) => text.as_bytes().to_vec(),
+            None => Vec::new(),
+        }
+    }
+
     fn word_at(&self, rest: &str) -> Option<(u32, usize)> {
         let run = rest.bytes().skip(1).take_while(u8::is_ascii_lowercase).count();
         let id = self.words.get(&rest[1..=run])?;

@@ -2,82 +2,92 @@
 
 use super::State;
 use super::body::RankHeader;
-use super::completion::{Head, SharedUsage, Usage, matched};
+use super::completion::{Head, SglExt, SharedSummary, Summary, Usage, Wishes, matched};
 use super::errors::ApiError;
 use super::fields::Fields;
-use super::params::{LengthRule, check_model, generation, owner, rids, room_after, sampling};
+use super::logprobs::{Names, chat_ask};
+use super::params::{LengthRule, check_model, choices, errand, generation, of_choice, rids, room_after, sampling};
 use super::sse::{self, Framer, push_error, push_event};
 use crate::chat::{Message, ROLES, render};
 use crate::mailbox::{Ticket, Update};
-use crate::request::Request;
+use crate::request::Finish;
+use crate::sampling::SamplingParams;
 use axum::Json;
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-pub(crate) async fn handle(state: Arc<State>, pinned: RankHeader, body: Bytes) -> Result<Response, ApiError> {
+pub(crate) async fn handle(
+    state: Arc<State>,
+    pinned: RankHeader,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, ApiError> {
     let fields = Fields::parse(&body)?;
     check_model(&state, &fields)?;
     let prompt = state.tokenizer.encode(&render(&messages(&fields)?));
     let room = room_after(&state, "messages", prompt.len())?;
     let length =
         LengthRule { names: &["max_completion_tokens", "max_tokens"], default: state.config.default_max_tokens };
-    let params = sampling(&fields, &length, room)?;
-    let rid = rids(&fields, 1)?.pop().unwrap_or_default();
-    let head = Head::new(&state, rid.clone());
-    let return_ids = fields.flag("return_token_ids")?;
-    let prompt_ids = return_ids.then(|| prompt.clone());
-    let include_usage = fields.object("stream_options")?.flag("include_usage")?;
-    let stream = fields.flag("stream")?;
-    let rank = pinned.or_body(&fields)?;
-    let request = Request { rank, ..generation(rid, prompt, params, owner(&fields)?) };
-    let mut tickets = state.submit_all(vec![request])?;
-    if stream {
-        let usage = SharedUsage::default();
-        let parts = tickets.into_iter().map(|ticket| {
-            let framer = Chunks {
-                head: head.clone(),
-                prompt_ids: prompt_ids.clone(),
-                return_ids,
-                began: false,
-                usage: Arc::clone(&usage),
-                whole: Update::default(),
-            };
-            (ticket, Box::new(framer) as Box<dyn Framer>)
-        });
-        let parts = parts.collect();
-        return Ok(sse::response(&state, parts, move |out| {
-            if include_usage && usage.lock().prompt > 0 {
-                let mut last = head.json("chat.completion.chunk", Vec::new());
-                last["usage"] = usage.lock().json();
-                push_event(out, &last);
-            }
+    let params =
+        SamplingParams { logprobs: chat_ask(&fields)?, ..sampling(&fields, &length, room, state.vocab_tokens)? };
+    let (n, errand) = (choices(&fields)?, errand(&fields, pinned.or_body(&fields)?)?);
+    let wishes = Wishes::read(&fields, wanted_ids(&headers))?;
+    let ids = rids(&fields, n)?;
+    let head = Head::new(&state, ids.first().cloned().unwrap_or_default());
+    let summary = SharedSummary::new(Summary::new(prompt.clone(), n).into());
+    let choice = |index| Choice {
+        state: Arc::clone(&state),
+        head: head.clone(),
+        wishes,
+        index,
+        n,
+        prompt_ids: (index == 0 && wishes.token_ids).then(|| prompt.clone()),
+        logprobs: params.logprobs.is_some(),
+        began: false,
+        summary: Arc::clone(&summary),
+        whole: Update::default(),
+    };
+    let parts: Vec<Choice> = (0..n).map(choice).collect();
+    let requests = ids.into_iter().enumerate();
+    let requests = requests.map(|(index, rid)| generation(&errand, rid, prompt.clone(), of_choice(&params, index)));
+    let tickets = state.submit_all(requests.collect())?;
+    if wishes.stream {
+        let parts = tickets.into_iter().zip(parts).map(|(ticket, part)| (ticket, Box::new(part) as Box<dyn Framer>));
+        return Ok(sse::response(&state, parts.collect(), move |out| {
+            summary.lock().last_chunks(&head, "chat.completion.chunk", &wishes, out);
         }));
     }
-    let Some(mut ticket) = tickets.pop() else { return Err(ApiError::new(500, "engine_failed", "no request")) };
-    let whole = sse::collect(&state, &mut ticket).await;
-    if let Some(error) = whole.finish.as_ref().and_then(ApiError::of_finish) {
-        return Err(error);
+    let mut answers = Vec::with_capacity(n);
+    for (mut ticket, part) in tickets.into_iter().zip(parts) {
+        let whole = sse::collect(&state, &mut ticket).await;
+        if let Some(error) = whole.finish.as_ref().and_then(ApiError::of_finish) {
+            return Err(error);
+        }
+        answers.push(part.json(&whole));
+        summary.lock().end(part.index, n, &ticket, &whole);
     }
-    let mut choice = json!({
-        "index": 0,
-        "message": {"role": "assistant", "content": whole.text},
-        "logprobs": null,
-        "finish_reason": whole.finish.as_ref().map(|finish| finish.openai()),
-        "matched_stop": matched(whole.finish.as_ref()),
-    });
-    if return_ids {
-        choice["token_ids"] = json!(whole.ids);
+    let mut answer = head.json("chat.completion", answers);
+    let summary = summary.lock();
+    answer["usage"] = summary.usage();
+    if wishes.token_ids {
+        answer["prompt_token_ids"] = json!(prompt);
     }
-    let mut usage = Usage::default();
-    usage.add(&ticket, &whole);
-    let mut answer = head.json("chat.completion", vec![choice]);
-    answer["usage"] = usage.json();
-    if let Some(ids) = prompt_ids {
-        answer["prompt_token_ids"] = json!(ids);
+    if let Some(sglext) = summary.sglext(wishes.sglext) {
+        answer["sglext"] = sglext;
     }
     Ok(Json(answer).into_response())
+}
+
+fn wanted_ids(headers: &HeaderMap) -> SglExt {
+    let wanted = |name: &str| headers.get(name).is_some_and(|value| value == "1");
+    SglExt {
+        input_ids: wanted("x-sglext-return-input-ids"),
+        output_ids: wanted("x-sglext-return-output-ids"),
+        ..SglExt::default()
+    }
 }
 
 /// The conversation of a body, content parts joined.
@@ -113,56 +123,78 @@ fn read_message(index: usize, message: &Value) -> Result<Message, ApiError> {
     Ok(Message { role: role.to_owned(), content })
 }
 
-struct Chunks {
+struct Choice {
+    state: Arc<State>,
     head: Head,
-    /// Sent with the first chunk.
+    wishes: Wishes,
+    index: usize,
+    n: usize,
+    /// Sent with the first chunk of a stream.
     prompt_ids: Option<Vec<u32>>,
-    return_ids: bool,
+    logprobs: bool,
     began: bool,
-    usage: SharedUsage,
+    summary: SharedSummary,
     whole: Update,
 }
 
-impl Chunks {
-    fn chunk(&self, delta: &Value, ids: Option<&[u32]>, finish: Option<&crate::request::Finish>) -> Value {
-        let mut choice = json!({
-            "index": 0, "delta": delta, "logprobs": null,
-            "finish_reason": finish.map(|finish| finish.openai()),
+impl Choice {
+    /// The choice of an answer without a stream.
+    fn json(&self, whole: &Update) -> Value {
+        let message = json!({"role": "assistant", "content": whole.text});
+        let mut choice = self.choice("message", message, Some(whole), whole.finish.as_ref());
+        choice["matched_stop"] = matched(whole.finish.as_ref());
+        choice
+    }
+
+    /// `part` is `message` or `delta`; `tokens` those that it stands for.
+    fn choice(&self, part: &str, value: Value, tokens: Option<&Update>, finish: Option<&Finish>) -> Value {
+        let mut choice = json!({"index": self.index});
+        choice[part] = value;
+        choice["logprobs"] = tokens.filter(|_| self.logprobs).map_or(Value::Null, |tokens| {
+            Names { state: &self.state, as_ids: self.wishes.names_as_ids }.chat(&tokens.logprobs)
         });
-        if finish.is_some() {
-            choice["matched_stop"] = matched(finish);
+        choice["finish_reason"] = json!(finish.map(Finish::openai));
+        if let Some(tokens) = tokens.filter(|_| self.wishes.token_ids) {
+            choice["token_ids"] = json!(tokens.ids);
         }
-        if let Some(ids) = ids {
-            choice["token_ids"] = json!(ids);
+        choice
+    }
+
+    fn push(&self, ticket: &Ticket, choice: Value, out: &mut String) {
+        let mut chunk = self.head.json("chat.completion.chunk", vec![choice]);
+        if self.wishes.continuous_usage {
+            chunk["usage"] = Usage::of(ticket, &self.whole).json();
         }
-        self.head.json("chat.completion.chunk", vec![choice])
+        push_event(out, &chunk);
     }
 }
 
-impl Framer for Chunks {
+impl Framer for Choice {
     fn frame(&mut self, ticket: &Ticket, update: &Update, out: &mut String) {
-        self.whole.ids.extend(&update.ids);
-        self.whole.cached_tokens = update.cached_tokens;
+        self.whole.absorb(update.clone());
         if let Some(error) = update.finish.as_ref().and_then(ApiError::of_finish) {
             push_error(out, &error);
             return;
         }
         if !self.began {
             self.began = true;
-            let mut first = self.chunk(&json!({"role": "assistant", "content": ""}), None, None);
+            let choice = self.choice("delta", json!({"role": "assistant", "content": ""}), None, None);
+            let mut first = self.head.json("chat.completion.chunk", vec![choice]);
             if let Some(ids) = self.prompt_ids.take() {
                 first["prompt_token_ids"] = json!(ids);
             }
             push_event(out, &first);
         }
-        // With ids asked for, a token without text (the end token) is a chunk too: none is lost.
-        let ids = self.return_ids.then_some(update.ids.as_slice());
-        if !update.text.is_empty() || ids.is_some_and(|ids| !ids.is_empty()) {
-            push_event(out, &self.chunk(&json!({"content": update.text}), ids, None));
+        // With ids or log-probabilities asked for, a token without text (the end token) is a chunk too: none is lost.
+        let each = self.wishes.token_ids || self.logprobs;
+        if !update.text.is_empty() || (each && !update.ids.is_empty()) {
+            self.push(ticket, self.choice("delta", json!({"content": update.text}), Some(update), None), out);
         }
         if update.finish.is_some() {
-            push_event(out, &self.chunk(&json!({}), None, update.finish.as_ref()));
-            self.usage.lock().add(ticket, &self.whole);
+            let mut last = self.choice("delta", json!({}), None, update.finish.as_ref());
+            last["matched_stop"] = matched(update.finish.as_ref());
+            self.push(ticket, last, out);
+            self.summary.lock().end(self.index, self.n, ticket, &self.whole);
         }
     }
 }

@@ -2,13 +2,15 @@
 
 use super::State;
 use super::body::RankHeader;
-use super::completion::{Head, SharedUsage, Usage, matched};
+use super::completion::{Head, SglExt, SharedSummary, Summary, Usage, Wishes, matched};
 use super::errors::ApiError;
 use super::fields::{Fields, token_ids};
-use super::params::{LengthRule, check_model, generation, owner, rids, room_after, sampling};
+use super::logprobs::{Names, completion_ask};
+use super::params::{LengthRule, check_model, choices, errand, generation, of_choice, rids, room_after, sampling};
 use super::sse::{self, Framer, push_error, push_event};
 use crate::mailbox::{Ticket, Update};
-use crate::request::{Finish, Request};
+use crate::request::Finish;
+use crate::sampling::SamplingParams;
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -18,63 +20,70 @@ use std::sync::Arc;
 /// OpenAI's own default output length of this route.
 const DEFAULT_TOKENS: usize = 16;
 const MAX_PROMPTS: usize = 256;
+/// Prompts times choices.
+const MAX_ANSWERS: usize = 512;
 
 pub(crate) async fn handle(state: Arc<State>, pinned: RankHeader, body: Bytes) -> Result<Response, ApiError> {
     let fields = Fields::parse(&body)?;
     check_model(&state, &fields)?;
     let prompts = prompts(&state, &fields)?;
+    let n = choices(&fields)?;
+    if prompts.len() * n > MAX_ANSWERS {
+        return Err(ApiError::field("n", format!("prompts times n is more than {MAX_ANSWERS}")));
+    }
     let length = LengthRule { names: &["max_tokens", "max_completion_tokens"], default: DEFAULT_TOKENS };
-    let (owner, rank) = (owner(&fields)?, pinned.or_body(&fields)?);
+    let errand = errand(&fields, pinned.or_body(&fields)?)?;
     let echo = fields.flag("echo")?;
-    let return_ids = fields.flag("return_token_ids")?;
-    let include_usage = fields.object("stream_options")?.flag("include_usage")?;
-    let stream = fields.flag("stream")?;
-    let ids = rids(&fields, prompts.len())?;
+    let logprobs = completion_ask(&fields, echo)?;
+    let wishes = Wishes::read(&fields, SglExt::default())?;
+    let ids = rids(&fields, prompts.len() * n)?;
     let head = Head::new(&state, ids.first().cloned().unwrap_or_default());
-    let mut choices = Vec::new();
+    let summary = SharedSummary::new(Summary::new(Vec::new(), ids.len()).into());
+    let mut parts = Vec::new();
     let mut requests = Vec::new();
-    for (index, (prompt, rid)) in prompts.into_iter().zip(ids).enumerate() {
+    for (index, rid) in ids.into_iter().enumerate() {
+        let prompt = &prompts[index / n];
         let room = room_after(&state, "prompt", prompt.len())?;
-        let params = sampling(&fields, &length, room)?;
-        choices.push(Choice {
+        let params = sampling(&fields, &length, room, state.vocab_tokens)?;
+        let params = SamplingParams { logprobs: logprobs.clone(), ..of_choice(&params, index % n) };
+        parts.push(Choice {
+            state: Arc::clone(&state),
             head: head.clone(),
+            wishes,
             index,
-            prompt_ids: return_ids.then(|| prompt.clone()),
-            echo: echo.then(|| state.tokenizer.decode(&prompt)),
-            return_ids,
-            usage: SharedUsage::default(),
+            n,
+            prompt: prompt.clone(),
+            echo,
+            logprobs: logprobs.is_some(),
+            began: false,
+            offset: 0,
+            summary: Arc::clone(&summary),
             whole: Update::default(),
         });
-        requests.push(Request { rank, ..generation(rid, prompt, params, Arc::clone(&owner)) });
+        requests.push(generation(&errand, rid, prompt.clone(), params));
     }
     let tickets = state.submit_all(requests)?;
-    let mut pairs: Vec<(Ticket, Choice)> = tickets.into_iter().zip(choices).collect();
-    if stream {
-        let usage = SharedUsage::default();
-        for (_, choice) in &mut pairs {
-            choice.usage = Arc::clone(&usage);
-        }
-        let parts = pairs.into_iter().map(|(ticket, choice)| (ticket, Box::new(choice) as Box<dyn Framer>)).collect();
-        return Ok(sse::response(&state, parts, move |out| {
-            if include_usage && usage.lock().prompt > 0 {
-                let mut last = head.json("text_completion", Vec::new());
-                last["usage"] = usage.lock().json();
-                push_event(out, &last);
-            }
+    if wishes.stream {
+        let parts = tickets.into_iter().zip(parts).map(|(ticket, part)| (ticket, Box::new(part) as Box<dyn Framer>));
+        return Ok(sse::response(&state, parts.collect(), move |out| {
+            summary.lock().last_chunks(&head, "text_completion", &wishes, out);
         }));
     }
-    let mut usage = Usage::default();
-    let mut answers = Vec::with_capacity(pairs.len());
-    for (mut ticket, mut choice) in pairs {
+    let mut answers = Vec::with_capacity(parts.len());
+    for (mut ticket, mut part) in tickets.into_iter().zip(parts) {
         let whole = sse::collect(&state, &mut ticket).await;
         if let Some(error) = whole.finish.as_ref().and_then(ApiError::of_finish) {
             return Err(error);
         }
-        usage.add(&ticket, &whole);
-        answers.push(choice.json(&whole, whole.finish.as_ref()));
+        answers.push(part.json(&whole));
+        summary.lock().end(part.index, n, &ticket, &whole);
     }
     let mut answer = head.json("text_completion", answers);
-    answer["usage"] = usage.json();
+    let summary = summary.lock();
+    answer["usage"] = summary.usage();
+    if let Some(sglext) = summary.sglext(wishes.sglext) {
+        answer["sglext"] = sglext;
+    }
     Ok(Json(answer).into_response())
 }
 
@@ -83,12 +92,14 @@ fn prompts(state: &State, fields: &Fields) -> Result<Vec<Vec<u32>>, ApiError> {
     let wrong = || ApiError::field("prompt", "expected a string, a list of strings, token ids or lists of token ids");
     let one = |value: &Value| match value {
         Value::String(text) => Ok(state.tokenizer.encode(text)),
-        Value::Array(ids) => token_ids("prompt", ids),
+        Value::Array(ids) => token_ids("prompt", ids, state.vocab_tokens),
         _ => Err(wrong()),
     };
     match fields.get("prompt") {
         Some(Value::String(text)) => Ok(vec![state.tokenizer.encode(text)]),
-        Some(Value::Array(list)) if list.first().is_some_and(Value::is_number) => Ok(vec![token_ids("prompt", list)?]),
+        Some(Value::Array(list)) if list.first().is_some_and(Value::is_number) => {
+            Ok(vec![token_ids("prompt", list, state.vocab_tokens)?])
+        }
         Some(Value::Array(list)) if (1..=MAX_PROMPTS).contains(&list.len()) => list.iter().map(one).collect(),
         Some(Value::Array(_)) => Err(ApiError::field("prompt", format!("send 1 to {MAX_PROMPTS} prompts"))),
         _ => Err(wrong()),
@@ -96,31 +107,47 @@ fn prompts(state: &State, fields: &Fields) -> Result<Vec<Vec<u32>>, ApiError> {
 }
 
 struct Choice {
+    state: Arc<State>,
     head: Head,
+    wishes: Wishes,
     index: usize,
-    /// Sent with the first chunk.
-    prompt_ids: Option<Vec<u32>>,
-    /// The prompt's text, sent before the answer.
-    echo: Option<String>,
-    return_ids: bool,
-    usage: SharedUsage,
+    n: usize,
+    prompt: Vec<u32>,
+    /// The prompt's text comes before the answer.
+    echo: bool,
+    logprobs: bool,
+    began: bool,
+    /// Characters before the next token, for log-probabilities.
+    offset: usize,
+    summary: SharedSummary,
     whole: Update,
 }
 
 impl Choice {
-    fn json(&mut self, update: &Update, finish: Option<&Finish>) -> Value {
-        let text = self.echo.take().unwrap_or_default() + &update.text;
+    fn json(&mut self, update: &Update) -> Value {
+        let first = !std::mem::replace(&mut self.began, true);
+        let mut text = String::new();
+        if first && self.echo {
+            text = self.state.tokenizer.decode(&self.prompt);
+        }
+        text.push_str(&update.text);
+        let mut logprobs = Value::Null;
+        if self.logprobs {
+            let names = Names { state: &self.state, as_ids: self.wishes.names_as_ids };
+            let echoed = if first && self.echo { self.prompt.as_slice() } else { &[] };
+            logprobs = names.completion(echoed, update, &mut self.offset);
+        }
+        let finish = update.finish.as_ref();
         let mut choice = json!({
-            "index": self.index, "text": text, "logprobs": null,
-            "finish_reason": finish.map(Finish::openai),
+            "index": self.index, "text": text, "logprobs": logprobs, "finish_reason": finish.map(Finish::openai),
         });
         if finish.is_some() {
             choice["matched_stop"] = matched(finish);
         }
-        if let Some(ids) = self.prompt_ids.take() {
-            choice["prompt_token_ids"] = json!(ids);
-        }
-        if self.return_ids {
+        if self.wishes.token_ids {
+            if first {
+                choice["prompt_token_ids"] = json!(self.prompt);
+            }
             choice["token_ids"] = json!(update.ids);
         }
         choice
@@ -129,18 +156,21 @@ impl Choice {
 
 impl Framer for Choice {
     fn frame(&mut self, ticket: &Ticket, update: &Update, out: &mut String) {
-        self.whole.ids.extend(&update.ids);
-        self.whole.cached_tokens = update.cached_tokens;
+        self.whole.absorb(update.clone());
         if let Some(error) = update.finish.as_ref().and_then(ApiError::of_finish) {
             push_error(out, &error);
             return;
         }
-        if !update.text.is_empty() || update.finish.is_some() || self.return_ids {
-            let choice = self.json(update, update.finish.as_ref());
-            push_event(out, &self.head.json("text_completion", vec![choice]));
+        if !update.text.is_empty() || update.finish.is_some() || self.wishes.token_ids || self.logprobs {
+            let choice = self.json(update);
+            let mut chunk = self.head.json("text_completion", vec![choice]);
+            if self.wishes.continuous_usage {
+                chunk["usage"] = Usage::of(ticket, &self.whole).json();
+            }
+            push_event(out, &chunk);
         }
         if update.finish.is_some() {
-            self.usage.lock().add(ticket, &self.whole);
+            self.summary.lock().end(self.index, self.n, ticket, &self.whole);
         }
     }
 }

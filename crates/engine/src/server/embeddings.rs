@@ -4,7 +4,7 @@ use super::State;
 use super::body::RankHeader;
 use super::errors::ApiError;
 use super::fields::{Fields, token_ids};
-use super::params::{check_model, rids, room_after};
+use super::params::{check_model, errand, rids, room_after};
 use super::sse;
 use crate::request::{Request, Task};
 use axum::Json;
@@ -24,13 +24,13 @@ pub(crate) async fn handle(state: Arc<State>, pinned: RankHeader, body: Bytes) -
     if fields.get("dimensions").is_some() {
         return Err(ApiError::field("dimensions", "is not supported by this engine"));
     }
-    let rank = pinned.or_body(&fields)?;
+    let errand = errand(&fields, pinned.or_body(&fields)?)?;
     let inputs = inputs(&state, &fields)?;
     let ids = rids(&fields, inputs.len())?;
     let mut requests = Vec::with_capacity(inputs.len());
     for (prompt, rid) in inputs.into_iter().zip(ids) {
         room_after(&state, "input", prompt.len())?;
-        requests.push(Request { rid, prompt, task: Task::Embed, owner: Arc::default(), rank });
+        requests.push(Request { rid, prompt, task: Task::Embed, ..errand.clone() });
     }
     let mut data = Vec::with_capacity(requests.len());
     let mut tokens = 0;
@@ -56,12 +56,14 @@ fn inputs(state: &State, fields: &Fields) -> Result<Vec<Vec<u32>>, ApiError> {
     let wrong = || ApiError::field("input", "expected a string, a list of strings, token ids or lists of token ids");
     let one = |value: &Value| match value {
         Value::String(text) => Ok(state.tokenizer.encode(text)),
-        Value::Array(ids) => token_ids("input", ids),
+        Value::Array(ids) => token_ids("input", ids, state.vocab_tokens),
         _ => Err(wrong()),
     };
     match fields.get("input") {
         Some(text @ Value::String(_)) => Ok(vec![one(text)?]),
-        Some(Value::Array(list)) if list.first().is_some_and(Value::is_number) => Ok(vec![token_ids("input", list)?]),
+        Some(Value::Array(list)) if list.first().is_some_and(Value::is_number) => {
+            Ok(vec![token_ids("input", list, state.vocab_tokens)?])
+        }
         Some(Value::Array(list)) if (1..=MAX_INPUTS).contains(&list.len()) => list.iter().map(one).collect(),
         _ => Err(wrong()),
     }

@@ -93,12 +93,18 @@ impl Fields {
     }
 }
 
-/// Token ids from a JSON list.
-pub(crate) fn token_ids(name: &str, list: &[Value]) -> Result<Vec<u32>, ApiError> {
-    let id = |value: &Value| {
-        value.as_u64().filter(|id| *id < crate::tokenizer::VOCAB as u64).map(|id| id as u32).ok_or_else(|| {
-            ApiError::field(name, format!("{value} is not a token id (0 to {})", crate::tokenizer::VOCAB - 1))
-        })
-    };
-    list.iter().map(id).collect()
+/// Token ids from a JSON list, of a vocabulary of this size.
+pub(crate) fn token_ids(name: &str, list: &[Value], vocab_tokens: usize) -> Result<Vec<u32>, ApiError> {
+    list.iter().map(|value| token_id(name, value.as_u64(), value, vocab_tokens)).collect()
+}
+
+/// A token id, or a complaint that shows what was sent.
+pub(crate) fn token_id(
+    name: &str,
+    id: Option<u64>,
+    sent: impl std::fmt::Display,
+    vocab_tokens: usize,
+) -> Result<u32, ApiError> {
+    let known = id.and_then(|id| u32::try_from(id).ok()).filter(|id| (*id as usize) < vocab_tokens);
+    known.ok_or_else(|| ApiError::field(name, format!("{sent} is not a token id (0 to {})", vocab_tokens - 1)))
 }

@@ -4,11 +4,14 @@
 use super::State;
 use super::errors::ApiError;
 use super::fields::{Fields, token_ids};
-use super::params::{LengthRule, generation, owner, pinned_rank, rids, room_after, sampling};
+use super::logprobs::{Native, native_ask};
+use super::params::{
+    LengthRule, choices, errand, generation, of_choice, pinned_rank, refuse_unsupported, rids, room_after, sampling,
+};
 use super::sse::{self, Framer, push_event};
-use crate::faults::FaultSwitch;
 use crate::mailbox::{Ticket, Update};
-use crate::request::{Finish, Request};
+use crate::request::{Finish, Request, Task};
+use crate::sampling::SamplingParams;
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -17,73 +20,85 @@ use std::sync::Arc;
 
 /// Inputs of one body.
 const MAX_BATCH: usize = 256;
+/// Inputs times choices.
+const MAX_ANSWERS: usize = 512;
 
 pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, ApiError> {
     let fields = Fields::parse(&body)?;
-    let (prompts, name, batch) = inputs(&state, &fields)?;
-    let requests = requests(&state, &fields, prompts, name)?;
+    let inputs = inputs(&state, &fields)?;
     let stream = fields.flag("stream")?;
+    let (requests, n) = requests(&state, &fields, &inputs)?;
+    // Several choices are a list too, as in SGLang.
+    let list = inputs.batch || n > 1;
+    let texts = fields.flag("return_text_in_logprobs")?;
+    let forms: Vec<Form> = requests.iter().map(|request| Form::of(request, &state, texts)).collect();
     let tickets = state.submit_all(requests)?;
     if stream {
-        let incremental = state.config.incremental_streaming;
-        let parts = tickets.into_iter().enumerate().map(|(index, ticket)| {
-            let (index, clock) = (batch.then_some(index), state.faults.clone());
-            let framer = Chunks { incremental, index, clock, whole: Update::default() };
+        let parts = tickets.into_iter().zip(forms).enumerate().map(|(index, (ticket, form))| {
+            let framer = Chunks { form, index: list.then_some(index), whole: Update::default() };
             (ticket, Box::new(framer) as Box<dyn Framer>)
         });
         return Ok(sse::response(&state, parts.collect(), |_| {}));
     }
     let mut answers = Vec::with_capacity(tickets.len());
-    for mut ticket in tickets {
+    for (mut ticket, form) in tickets.into_iter().zip(forms) {
         let whole = sse::collect(&state, &mut ticket).await;
         if let Some(error) = whole.finish.as_ref().and_then(ApiError::of_finish) {
             return Err(error);
         }
-        answers.push(chunk(&ticket, &whole, &whole, &state.faults));
+        answers.push(form.chunk(&ticket, &whole, &whole, None));
     }
-    let answer = if batch { Value::Array(answers) } else { answers.pop().unwrap_or_default() };
+    let answer = if list { Value::Array(answers) } else { answers.pop().unwrap_or_default() };
     Ok(Json(answer).into_response())
 }
 
-fn requests(
-    state: &State,
-    fields: &Fields,
-    prompts: Vec<Vec<u32>>,
-    name: &'static str,
-) -> Result<Vec<Request>, ApiError> {
+/// The requests of a body, choices of one prompt next to each other, and the number of choices.
+fn requests(state: &State, fields: &Fields, inputs: &Inputs) -> Result<(Vec<Request>, usize), ApiError> {
     let length = LengthRule { names: &["max_new_tokens"], default: state.config.default_max_tokens };
+    let count = inputs.prompts.len();
     // One object for all inputs, or a list with one per input.
-    let shared;
     let per_input: Vec<Fields> = match fields.get("sampling_params") {
-        Some(Value::Array(list)) if list.len() == prompts.len() => {
+        Some(Value::Array(list)) if list.len() == count => {
             list.iter().map(|item| Fields::parse(item.to_string().as_bytes())).collect::<Result<_, _>>()?
         }
         Some(Value::Array(_)) => return Err(ApiError::field("sampling_params", "needs one object per input")),
-        _ => Vec::new(),
+        _ => vec![fields.object("sampling_params")?],
     };
-    shared = if per_input.is_empty() { Some(fields.object("sampling_params")?) } else { None };
-    let (owner, rank) = (owner(fields)?, pinned_rank(fields)?);
-    // Checked for the fields it shares with the OpenAI bodies (return_logprob, lora_path).
-    sampling(fields, &LengthRule { names: &[], default: 1 }, 1)?;
-    let ids = rids(fields, prompts.len())?;
-    prompts
-        .into_iter()
-        .zip(ids)
-        .enumerate()
-        .map(|(index, (prompt, rid))| {
-            let room = room_after(state, name, prompt.len())?;
-            let own = per_input.get(index).or(shared.as_ref());
-            let params = match own {
-                Some(own) => sampling(own, &length, room)?,
-                None => return Err(ApiError::field("sampling_params", "needs one object per input")),
-            };
-            Ok(Request { rank, ..generation(rid, prompt, params, Arc::clone(&owner)) })
-        })
-        .collect()
+    // Checked for the fields it shares with the OpenAI bodies, such as lora_path.
+    refuse_unsupported(fields)?;
+    let errand = errand(fields, pinned_rank(fields)?)?;
+    let n = choices(&per_input[0])?;
+    if count * n > MAX_ANSWERS {
+        return Err(ApiError::field("n", format!("inputs times n is more than {MAX_ANSWERS}")));
+    }
+    let mut ids = rids(fields, count * n)?.into_iter();
+    let mut requests = Vec::with_capacity(count * n);
+    for (index, prompt) in inputs.prompts.iter().enumerate() {
+        let room = room_after(state, inputs.name, prompt.len())?;
+        let own = per_input.get(index).unwrap_or(&per_input[0]);
+        if choices(own)? != n {
+            return Err(ApiError::field("n", "must be the same for all inputs"));
+        }
+        let params = SamplingParams {
+            logprobs: native_ask(fields, index, count, prompt.len(), state.vocab_tokens)?,
+            ..sampling(own, &length, room, state.vocab_tokens)?
+        };
+        for (choice, rid) in ids.by_ref().take(n).enumerate() {
+            requests.push(generation(&errand, rid, prompt.clone(), of_choice(&params, choice)));
+        }
+    }
+    Ok((requests, n))
 }
 
-/// Prompts, the field they came from, and whether they came as a list.
-fn inputs(state: &State, fields: &Fields) -> Result<(Vec<Vec<u32>>, &'static str, bool), ApiError> {
+struct Inputs {
+    prompts: Vec<Vec<u32>>,
+    /// The field they came from.
+    name: &'static str,
+    /// They came as a list.
+    batch: bool,
+}
+
+fn inputs(state: &State, fields: &Fields) -> Result<Inputs, ApiError> {
     let (prompts, name, batch) = match (fields.get("text"), fields.get("input_ids")) {
         (Some(Value::String(text)), None) => (vec![state.tokenizer.encode(text)], "text", false),
         (Some(Value::Array(_)), None) => {
@@ -92,12 +107,12 @@ fn inputs(state: &State, fields: &Fields) -> Result<(Vec<Vec<u32>>, &'static str
         }
         (None, Some(Value::Array(list))) if list.first().is_some_and(Value::is_array) => {
             let lists = list.iter().map(|item| match item {
-                Value::Array(ids) => token_ids("input_ids", ids),
+                Value::Array(ids) => token_ids("input_ids", ids, state.vocab_tokens),
                 _ => Err(ApiError::field("input_ids", "expected token ids or lists of token ids")),
             });
             (lists.collect::<Result<_, _>>()?, "input_ids", true)
         }
-        (None, Some(Value::Array(ids))) => (vec![token_ids("input_ids", ids)?], "input_ids", false),
+        (None, Some(Value::Array(ids))) => (vec![token_ids("input_ids", ids, state.vocab_tokens)?], "input_ids", false),
         (Some(_), Some(_)) => return Err(ApiError::field("text", "send either text or input_ids, not both")),
         (None, None) => return Err(ApiError::field("text", "send text or input_ids")),
         (Some(_), None) => return Err(ApiError::field("text", "expected a string or a list of strings")),
@@ -106,51 +121,69 @@ fn inputs(state: &State, fields: &Fields) -> Result<(Vec<Vec<u32>>, &'static str
     if prompts.is_empty() || prompts.len() > MAX_BATCH {
         return Err(ApiError::field(name, format!("send 1 to {MAX_BATCH} inputs")));
     }
-    Ok((prompts, name, batch))
+    Ok(Inputs { prompts, name, batch })
 }
 
 struct Chunks {
-    incremental: bool,
+    form: Form,
     index: Option<usize>,
-    clock: FaultSwitch,
     /// Everything so far.
     whole: Update,
 }
 
 impl Framer for Chunks {
     fn frame(&mut self, ticket: &Ticket, update: &Update, out: &mut String) {
-        self.whole.ids.extend(&update.ids);
-        self.whole.text.push_str(&update.text);
-        self.whole.cached_tokens = update.cached_tokens;
-        self.whole.retractions = update.retractions;
-        self.whole.finish.clone_from(&update.finish);
-        let shown = if self.incremental { update } else { &self.whole };
-        let mut value = chunk(ticket, shown, &self.whole, &self.clock);
-        if let Some(index) = self.index {
-            value["index"] = json!(index);
-        }
-        push_event(out, &value);
+        self.whole.absorb(update.clone());
+        let shown = if self.form.state.config.incremental_streaming { update } else { &self.whole };
+        push_event(out, &self.form.chunk(ticket, shown, &self.whole, self.index));
     }
 }
 
-/// One object of SGLang's native answer: text and ids of `shown`, counts of `whole`.
-fn chunk(ticket: &Ticket, shown: &Update, whole: &Update, clock: &FaultSwitch) -> Value {
-    let mut meta = json!({
-        "id": ticket.rid,
-        "finish_reason": whole.finish.as_ref().map(|finish| finish_reason(finish, whole.ids.len())),
-        "prompt_tokens": ticket.prompt_tokens,
-        "weight_version": "default",
-        "num_retractions": whole.retractions,
-        "completion_tokens": whole.ids.len(),
-        "cached_tokens": whole.cached_tokens,
-        "cached_tokens_details": {"device": whole.cached_tokens, "host": 0},
-        "dp_rank": ticket.rank,
-        "response_sent_to_client_ts": clock.wall_clock_s(),
-    });
-    if whole.finish.is_some() {
-        meta["e2e_latency"] = json!(ticket.arrived.elapsed().as_secs_f64());
+/// How one request's answer is written.
+struct Form {
+    state: Arc<State>,
+    logprobs: Option<Native>,
+}
+
+impl Form {
+    fn of(request: &Request, state: &Arc<State>, texts: bool) -> Self {
+        let ask = match &request.task {
+            Task::Generate(params) => params.logprobs.clone(),
+            Task::Embed => None,
+        };
+        let logprobs = ask.map(|ask| {
+            let first = ask.prompt_from.and_then(|from| request.prompt.get(from)).copied().unwrap_or_default();
+            Native { ask, texts, first }
+        });
+        Form { state: Arc::clone(state), logprobs }
     }
-    json!({"text": shown.text, "output_ids": shown.ids, "meta_info": meta})
+
+    /// One object of SGLang's native answer: text and ids of `shown`, counts of `whole`.
+    fn chunk(&self, ticket: &Ticket, shown: &Update, whole: &Update, index: Option<usize>) -> Value {
+        let mut meta = json!({
+            "id": ticket.rid,
+            "finish_reason": whole.finish.as_ref().map(|finish| finish_reason(finish, whole.ids.len())),
+            "prompt_tokens": ticket.prompt_tokens,
+            "weight_version": "default",
+            "num_retractions": whole.retractions,
+            "completion_tokens": whole.ids.len(),
+            "cached_tokens": whole.cached_tokens,
+            "cached_tokens_details": {"device": whole.cached_tokens, "host": 0},
+            "dp_rank": ticket.rank,
+            "response_sent_to_client_ts": self.state.faults.wall_clock_s(),
+        });
+        if let (Some(native), Some(meta)) = (&self.logprobs, meta.as_object_mut()) {
+            native.add(&self.state, shown, whole, meta);
+        }
+        if whole.finish.is_some() {
+            meta["e2e_latency"] = json!(ticket.arrived.elapsed().as_secs_f64());
+        }
+        let mut value = json!({"text": shown.text, "output_ids": shown.ids, "meta_info": meta});
+        if let Some(index) = index {
+            value["index"] = json!(index);
+        }
+        value
+    }
 }
 
 fn finish_reason(finish: &Finish, generated: usize) -> Value {

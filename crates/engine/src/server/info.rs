@@ -2,8 +2,9 @@
 
 use super::State;
 use super::errors::ApiError;
-use super::params::{fresh_id, generation};
+use super::params::fresh_id;
 use super::sse;
+use crate::request::{Request, Task};
 use crate::sampling::SamplingParams;
 use crate::stats::Stats;
 use axum::Json;
@@ -63,7 +64,7 @@ pub(crate) async fn health_generate(state: Arc<State>) -> StatusCode {
         return StatusCode::SERVICE_UNAVAILABLE;
     }
     let params = SamplingParams { max_new_tokens: 1, temperature: 0.0, ..SamplingParams::default() };
-    let request = generation(format!("HEALTH_CHECK_{}", fresh_id()), vec![0], params, Arc::default());
+    let request = Request::new(format!("HEALTH_CHECK_{}", fresh_id()), vec![0], Task::Generate(params));
     let Ok(mut ticket) = state.engine.handle().submit(request) else { return StatusCode::SERVICE_UNAVAILABLE };
     match tokio::time::timeout(HEALTH_TIMEOUT, sse::collect(&state, &mut ticket)).await {
         Ok(whole) if whole.ids.len() == 1 => StatusCode::OK,

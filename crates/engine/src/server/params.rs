@@ -2,12 +2,11 @@
 
 use super::State;
 use super::errors::ApiError;
-use super::fields::{Fields, token_ids};
+use super::fields::{Fields, token_id, token_ids};
 use crate::kv_events::Owner;
 use crate::namespace::Namespace;
 use crate::request::{Request, Task};
 use crate::sampling::SamplingParams;
-use crate::tokenizer::VOCAB;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,20 +24,27 @@ pub(crate) struct LengthRule {
 }
 
 /// Fields that ask for something this engine cannot do, and the value that means "off".
-fn refuse_unsupported(fields: &Fields) -> Result<(), ApiError> {
+pub(crate) fn refuse_unsupported(fields: &Fields) -> Result<(), ApiError> {
     let zero = |value: &Value| value.as_f64() == Some(0.0);
     let off = |value: &Value| matches!(value, Value::Bool(false)) || zero(value);
     let empty = |value: &Value| value.as_object().is_some_and(serde_json::Map::is_empty) || value == &Value::from("");
     type Off<'a> = &'a dyn Fn(&Value) -> bool;
-    let checks: [(&str, Off<'_>); 10] = [
-        ("n", &|value| value == &Value::from(1)),
+    let checks: &[(&str, Off<'_>)] = &[
         ("best_of", &|value| value == &Value::from(1)),
-        ("logprobs", &off),
-        ("top_logprobs", &off),
-        ("return_logprob", &off),
+        ("use_beam_search", &off),
+        ("prompt_logprobs", &off),
+        ("suffix", &empty),
         ("json_schema", &empty),
         ("regex", &empty),
         ("ebnf", &empty),
+        ("structural_tag", &empty),
+        ("structured_outputs", &empty),
+        ("guided_json", &empty),
+        ("guided_regex", &empty),
+        ("guided_grammar", &empty),
+        ("stop_regex", &empty),
+        ("custom_logit_processor", &empty),
+        ("input_embeds", &|value| value.as_array().is_some_and(Vec::is_empty)),
         ("lora_path", &empty),
         ("response_format", &|value| value.get("type") == Some(&Value::from("text"))),
     ];
@@ -52,7 +58,31 @@ fn refuse_unsupported(fields: &Fields) -> Result<(), ApiError> {
     Ok(())
 }
 
-pub(crate) fn sampling(fields: &Fields, length: &LengthRule, room: usize) -> Result<SamplingParams, ApiError> {
+/// Most answers to one prompt.
+const MAX_CHOICES: i64 = 128;
+
+/// How many answers to each prompt: `n`.
+pub(crate) fn choices(fields: &Fields) -> Result<usize, ApiError> {
+    match fields.integer("n")? {
+        None => Ok(1),
+        Some(n @ 1..=MAX_CHOICES) => Ok(n as usize),
+        Some(n) => Err(ApiError::field("n", format!("{n} is not between 1 and {MAX_CHOICES}"))),
+    }
+}
+
+/// The parameters of choice `index` of `n`: a seed that was given counts up (vLLM), so that the choices differ and each
+/// can be had again.
+pub(crate) fn of_choice(params: &SamplingParams, index: usize) -> SamplingParams {
+    SamplingParams { seed: params.seed.map(|seed| seed.wrapping_add(index as u64)), ..params.clone() }
+}
+
+/// Everything but log-probabilities, which each API asks for in its own way.
+pub(crate) fn sampling(
+    fields: &Fields,
+    length: &LengthRule,
+    room: usize,
+    vocab_tokens: usize,
+) -> Result<SamplingParams, ApiError> {
     refuse_unsupported(fields)?;
     let mut max_new_tokens = None;
     for name in length.names {
@@ -71,7 +101,7 @@ pub(crate) fn sampling(fields: &Fields, length: &LengthRule, room: usize) -> Res
     }
     let stop_token_ids = match fields.get("stop_token_ids") {
         None => Vec::new(),
-        Some(Value::Array(list)) if list.len() <= 64 => token_ids("stop_token_ids", list)?,
+        Some(Value::Array(list)) if list.len() <= 64 => token_ids("stop_token_ids", list, vocab_tokens)?,
         Some(_) => return Err(ApiError::field("stop_token_ids", "expected a list of at most 64 token ids")),
     };
     let top_k = match fields.integer("top_k")? {
@@ -103,7 +133,7 @@ pub(crate) fn sampling(fields: &Fields, length: &LengthRule, room: usize) -> Res
         presence_penalty: fields.number("presence_penalty", -2.0, 2.0)?.unwrap_or(0.0),
         frequency_penalty: fields.number("frequency_penalty", -2.0, 2.0)?.unwrap_or(0.0),
         repetition_penalty,
-        logit_bias: logit_bias(fields)?,
+        logit_bias: logit_bias(fields, vocab_tokens)?,
         stop,
         stop_token_ids,
         ignore_eos: fields.flag("ignore_eos")?,
@@ -127,7 +157,7 @@ fn min_tokens(fields: &Fields, max_new_tokens: usize) -> Result<usize, ApiError>
 }
 
 /// OpenAI's object of token id -> -100 to 100.
-fn logit_bias(fields: &Fields) -> Result<Vec<(u32, f32)>, ApiError> {
+fn logit_bias(fields: &Fields, vocab_tokens: usize) -> Result<Vec<(u32, f32)>, ApiError> {
     let wrong = |what: String| ApiError::field("logit_bias", what);
     let map = match fields.get("logit_bias") {
         None => return Ok(Vec::new()),
@@ -135,11 +165,7 @@ fn logit_bias(fields: &Fields) -> Result<Vec<(u32, f32)>, ApiError> {
         Some(_) => return Err(wrong(format!("expected an object of at most {MAX_BIASES} token ids"))),
     };
     let entry = |(id, bias): (&String, &Value)| {
-        let id = id
-            .parse()
-            .ok()
-            .filter(|id| (*id as usize) < VOCAB)
-            .ok_or_else(|| wrong(format!("{id:?} is not a token id (0 to {})", VOCAB - 1)))?;
+        let id = token_id("logit_bias", id.parse().ok(), id, vocab_tokens)?;
         let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
         Ok((id, bias.ok_or_else(|| wrong("every bias is a number from -100 to 100".to_owned()))? as f32))
     };
@@ -172,7 +198,7 @@ pub(crate) fn room_after(state: &State, name: &str, prompt_tokens: usize) -> Res
 const MAX_KEY_BYTES: usize = 1024;
 
 /// Whose KV the request computes: requests with different salts or extra keys share none.
-pub(crate) fn owner(fields: &Fields) -> Result<Arc<Owner>, ApiError> {
+fn owner(fields: &Fields) -> Result<Arc<Owner>, ApiError> {
     let key = |name| match fields.text(name)? {
         Some(text) if text.len() > MAX_KEY_BYTES => {
             Err(ApiError::field(name, format!("use at most {MAX_KEY_BYTES} bytes")))
@@ -217,9 +243,14 @@ pub(crate) fn check_model(state: &State, fields: &Fields) -> Result<(), ApiError
     }
 }
 
+/// What a body says about how its requests are to be served, whatever they are: a request without id, prompt and task.
+pub(crate) fn errand(fields: &Fields, rank: Option<usize>) -> Result<Request, ApiError> {
+    Ok(Request { owner: owner(fields)?, rank, ..Request::new(String::new(), Vec::new(), Task::Embed) })
+}
+
 /// A generation request from its parts.
-pub(crate) fn generation(rid: String, prompt: Vec<u32>, params: SamplingParams, owner: Arc<Owner>) -> Request {
-    Request { rid, prompt, task: Task::Generate(params), owner, rank: None }
+pub(crate) fn generation(errand: &Request, rid: String, prompt: Vec<u32>, params: SamplingParams) -> Request {
+    Request { rid, prompt, task: Task::Generate(params), ..errand.clone() }
 }
 
 /// The rank that a body pins its requests to, under SGLang's name or its older one.

@@ -107,12 +107,7 @@ fn with_tail(
 pub(crate) async fn collect(state: &State, ticket: &mut Ticket) -> Update {
     let mut whole = Update::default();
     while let Some(update) = ticket.next().await {
-        whole.ids.extend(update.ids);
-        whole.text.push_str(&update.text);
-        whole.cached_tokens = update.cached_tokens;
-        whole.retractions = update.retractions;
-        whole.embedding = update.embedding.or(whole.embedding);
-        whole.finish = update.finish;
+        whole.absorb(update);
     }
     state.faults.responsive().await;
     whole

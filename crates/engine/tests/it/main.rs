@@ -7,5 +7,6 @@ mod crash;
 mod errors;
 mod faults;
 mod lifecycle;
+mod logprobs;
 mod ranks;
 mod streams;
