@@ -9,9 +9,11 @@
 //! Where KV events are wanted, every change of what can be found goes to [`Self::log`](BlockManager::log) as it happens.
 
 use crate::kv_events::{Label, Log, Medium};
+use idle::IdleList;
 use plimsoll_cache::Digest;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
+mod idle;
 #[cfg(test)]
 mod tests;
 
@@ -20,12 +22,12 @@ pub struct BlockManager {
     pages: Vec<Page>,
     free: Vec<u32>,
     by_digest: HashMap<Digest, u32>,
-    /// Cached pages without holder and without cached child, by time of last use.
-    leaves: BTreeSet<(u64, u32)>,
-    /// Cached pages without holder (leaves or not): all of them can be evicted, leaf by leaf.
-    idle: usize,
-    clock: u64,
+    /// Cached pages without holder, evicted from the oldest on.
+    idle: IdleList,
     evicted_pages: u64,
+    committed_pages: u64,
+    /// Held by nobody and lent to nobody: see [`Self::press`].
+    away: Vec<u32>,
     /// `None`: nobody listens to KV events.
     log: Option<Log>,
 }
@@ -34,14 +36,12 @@ pub struct BlockManager {
 struct Page {
     holders: u32,
     cached: Option<Cached>,
-    last_used: u64,
 }
 
 #[derive(Debug, Clone)]
 struct Cached {
     digest: Digest,
     parent: Option<u32>,
-    children: u32,
     /// What the log calls it; `None` when nobody listens.
     label: Option<Box<Label>>,
 }
@@ -53,10 +53,10 @@ impl BlockManager {
             pages: vec![Page::default(); pages],
             free: (0..pages as u32).rev().collect(),
             by_digest: HashMap::new(),
-            leaves: BTreeSet::new(),
-            idle: 0,
-            clock: 0,
+            idle: IdleList::new(pages),
             evicted_pages: 0,
+            committed_pages: 0,
+            away: Vec::new(),
             log: None,
         }
     }
@@ -80,7 +80,7 @@ impl BlockManager {
     /// Pages that can be had now: free ones and cached ones nobody holds.
     #[must_use]
     pub fn available(&self) -> usize {
-        self.free.len() + self.idle
+        self.free.len() + self.idle.len()
     }
 
     /// Pages held by sequences.
@@ -91,12 +91,35 @@ impl BlockManager {
 
     #[must_use]
     pub fn idle_cached(&self) -> usize {
-        self.idle
+        self.idle.len()
     }
 
     #[must_use]
     pub fn evicted_pages(&self) -> u64 {
         self.evicted_pages
+    }
+
+    /// Pages that became findable since the start. A chain's cached start grows by at most one page for each.
+    #[must_use]
+    pub fn committed_pages(&self) -> u64 {
+        self.committed_pages
+    }
+
+    /// A page with this digest can be taken.
+    #[must_use]
+    pub fn is_cached(&self, digest: &Digest) -> bool {
+        self.by_digest.contains_key(digest)
+    }
+
+    /// Keeps this many pages away from everybody: a fault that makes memory short. What sequences hold is not taken from
+    /// them, so call it again when they have released some.
+    pub fn press(&mut self, pages: usize) {
+        while self.away.len() < pages {
+            let Some(page) = self.allocate() else { return };
+            self.away.push(page);
+        }
+        let back = self.away.split_off(pages.min(self.away.len()));
+        self.release(&back);
     }
 
     /// Pages of the longest cached start of a chain, not yet taken.
@@ -141,22 +164,19 @@ impl BlockManager {
             return known;
         }
         debug_assert!(parent.is_none_or(|p| self.pages[p as usize].cached.is_some()));
-        if let Some(cached) = parent.and_then(|p| self.pages[p as usize].cached.as_mut()) {
-            cached.children += 1;
-        }
         let label = self.log.as_mut().map(|log| {
             let label = Box::new(label());
             log.stored(Medium::Gpu, &label);
             label
         });
-        self.pages[page as usize].cached = Some(Cached { digest, parent, children: 0, label });
+        self.pages[page as usize].cached = Some(Cached { digest, parent, label });
         self.by_digest.insert(digest, page);
+        self.committed_pages += 1;
         page
     }
 
     /// Gives up a sequence's pages (in the sequence's order). Committed ones stay cached.
     pub fn release(&mut self, pages: &[u32]) {
-        self.clock += 1;
         for page in pages.iter().rev() {
             self.release_one(*page);
         }
@@ -164,20 +184,19 @@ impl BlockManager {
 
     /// Forgets every cached page that nobody holds. Returns how many.
     pub fn flush(&mut self) -> usize {
-        let before = self.idle;
+        let before = self.idle.len();
         while self.evict_one().is_some() {}
         if let Some(log) = self.log.as_mut().filter(|_| self.by_digest.is_empty()) {
             log.cleared();
         }
-        before - self.idle
+        before - self.idle.len()
     }
 
     fn hold(&mut self, page: u32) {
         let entry = &mut self.pages[page as usize];
         entry.holders += 1;
         if entry.holders == 1 {
-            self.idle -= 1;
-            self.leaves.remove(&(entry.last_used, page));
+            self.idle.remove(page);
         }
     }
 
@@ -188,36 +207,23 @@ impl BlockManager {
         if entry.holders > 0 {
             return;
         }
-        let Some(cached) = &entry.cached else {
+        if entry.cached.is_some() {
+            self.idle.push(page);
+        } else {
             self.free.push(page);
-            return;
-        };
-        entry.last_used = self.clock;
-        self.idle += 1;
-        if cached.children == 0 {
-            self.leaves.insert((self.clock, page));
         }
     }
 
     fn evict_one(&mut self) -> Option<()> {
-        let (_, page) = self.leaves.pop_first()?;
+        let page = self.idle.oldest()?;
+        self.idle.remove(page);
         let cached = self.pages[page as usize].cached.take()?;
         self.by_digest.remove(&cached.digest);
         if let (Some(log), Some(label)) = (&mut self.log, &cached.label) {
             log.removed(Medium::Gpu, label.name);
         }
-        self.idle -= 1;
         self.evicted_pages += 1;
         self.free.push(page);
-        if let Some(parent) = cached.parent {
-            let entry = &mut self.pages[parent as usize];
-            if let Some(above) = &mut entry.cached {
-                above.children -= 1;
-                if above.children == 0 && entry.holders == 0 {
-                    self.leaves.insert((entry.last_used, parent));
-                }
-            }
-        }
         Some(())
     }
 
@@ -226,37 +232,46 @@ impl BlockManager {
     /// # Errors
     /// Says which one is broken.
     pub fn check(&self, holders: &[u32]) -> Result<(), String> {
-        let mut children = vec![0; self.pages.len()];
+        let mut expected = holders.to_vec();
+        for page in &self.away {
+            expected[*page as usize] += 1;
+        }
         for (index, page) in self.pages.iter().enumerate() {
-            if page.holders != holders[index] {
-                return Err(format!("page {index} has {} holders, expected {}", page.holders, holders[index]));
+            if page.holders != expected[index] {
+                return Err(format!("page {index} has {} holders, expected {}", page.holders, expected[index]));
             }
-            if let Some(parent) = page.cached.as_ref().and_then(|cached| cached.parent) {
-                children[parent as usize] += 1;
+            let Some(cached) = &page.cached else { continue };
+            if self.by_digest.get(&cached.digest) != Some(&(index as u32)) {
+                return Err(format!("page {index} is cached but cannot be found"));
+            }
+            if let Some(parent) = cached.parent {
                 let above = &self.pages[parent as usize];
                 if above.cached.is_none() || (page.holders > 0 && above.holders == 0) {
                     return Err(format!("page {index} has lost its parent {parent}"));
                 }
             }
         }
-        let mut idle = 0;
-        for (index, page) in self.pages.iter().enumerate() {
-            let Some(cached) = &page.cached else { continue };
-            if cached.children != children[index] {
-                return Err(format!("page {index} counts {} children, has {}", cached.children, children[index]));
+        self.check_idle()
+    }
+
+    /// Exactly the cached pages without holder are listed, each before its ancestors.
+    fn check_idle(&self) -> Result<(), String> {
+        let mut listed = vec![false; self.pages.len()];
+        for index in self.idle.iter() {
+            let page = &self.pages[index as usize];
+            let parent = page.cached.as_ref().and_then(|cached| cached.parent);
+            if page.cached.is_none() || page.holders > 0 || parent.is_some_and(|parent| listed[parent as usize]) {
+                return Err(format!("page {index} is wrongly listed as evictable, or too late"));
             }
-            if self.by_digest.get(&cached.digest) != Some(&(index as u32)) {
-                return Err(format!("page {index} is cached but cannot be found"));
-            }
-            idle += usize::from(page.holders == 0);
-            let leaf = page.holders == 0 && cached.children == 0;
-            if leaf != self.leaves.contains(&(page.last_used, index as u32)) {
-                return Err(format!("page {index} is wrongly listed as evictable or not"));
-            }
+            listed[index as usize] = true;
         }
+        let idle = self.pages.iter().filter(|page| page.cached.is_some() && page.holders == 0).count();
         let held = self.pages.iter().filter(|page| page.holders > 0).count();
-        if idle != self.idle || self.free.len() + idle + held != self.pages.len() {
-            return Err(format!("{} free, {idle} idle ({} counted), {held} held", self.free.len(), self.idle));
+        if idle != self.idle.iter().count() || idle != self.idle.len() {
+            return Err(format!("{idle} pages are idle, {} are listed", self.idle.len()));
+        }
+        if self.free.len() + idle + held != self.pages.len() {
+            return Err(format!("{} free, {idle} idle, {held} held of {}", self.free.len(), self.pages.len()));
         }
         Ok(())
     }
