@@ -90,9 +90,9 @@ impl Core {
 
     pub(crate) fn submit(&mut self, sequence: Sequence) {
         self.stats.requests += 1;
-        if let Err(mut refused) = self.scheduler.submit(sequence) {
+        if let Err((mut sequence, refusal)) = self.scheduler.submit(sequence) {
             self.stats.refused += 1;
-            refused.abort("The request queue is full.", Some(503));
+            sequence.refuse(refusal);
         }
         self.refresh();
     }
@@ -100,26 +100,19 @@ impl Core {
     /// Ends requests whose id starts with `prefix` (all for `None`), as SGLang's `/abort_request` does.
     pub(crate) fn abort(&mut self, prefix: Option<&str>) {
         let matches = |rid: &str| prefix.is_none_or(|prefix| rid.starts_with(prefix));
-        let mut was_running = Vec::new();
-        let mut gone = self.scheduler.remove(|sequence, running| {
-            let hit = matches(sequence.rid.as_str());
-            if hit {
-                was_running.push(running);
-            }
-            hit
-        });
-        for (sequence, running) in gone.iter_mut().zip(was_running) {
+        let gone = self.scheduler.remove(|sequence| matches(sequence.rid.as_str()));
+        self.stats.aborted += gone.len() as u64;
+        for (mut sequence, running) in gone {
             sequence.abort(if running { "Aborted" } else { "Abort before prefill" }, None);
         }
-        self.stats.aborted += gone.len() as u64;
         self.refresh();
     }
 
     /// Drops what nobody reads any more.
     pub(crate) fn sweep(&mut self) {
-        let gone = self.scheduler.remove(|sequence, _| sequence.mailbox.is_closed());
-        if !gone.is_empty() {
-            self.stats.aborted += gone.len() as u64;
+        let gone = self.scheduler.sweep();
+        if gone > 0 {
+            self.stats.aborted += gone as u64;
             self.refresh();
         }
     }
@@ -202,10 +195,7 @@ impl Core {
                 done.push(index);
             }
         }
-        for index in done.into_iter().rev() {
-            let sequence = self.scheduler.running.remove(index);
-            self.scheduler.blocks.release(&sequence.pages);
-        }
+        self.scheduler.retire(&done);
         self.count(decode_only, batch, generated, spent, now);
         self.refresh();
     }
