@@ -125,6 +125,6 @@ impl EngineConfig {
     /// The context that one request can really use.
     #[must_use]
     pub fn usable_context(&self) -> usize {
-        self.context_tokens.min(self.pages() * self.page_tokens)
+        self.context_tokens.min(self.model.context_tokens).min(self.pages() * self.page_tokens)
     }
 }

@@ -27,6 +27,7 @@ mod scheduler;
 mod sequence;
 pub mod server;
 pub mod stats;
+pub mod team;
 pub mod tokenizer;
 pub mod transfer;
 pub mod words;
