@@ -246,8 +246,14 @@ fn run(mut lockstep: Lockstep, shared: &Shared, delay: Duration) {
         tell(&lockstep, shared);
         // Before the step as well: that is where the count begins.
         crash.look(&shared.faults, lockstep.stats());
-        lockstep.step(shared.faults.step_delay().unwrap_or(delay));
-        tell(&lockstep, shared);
+        if let Some(begun) = lockstep.begin(shared.faults.step_delay().unwrap_or(delay)) {
+            // Held while tokens are posted: whoever has seen a token finds its step counted.
+            let mut told = shared.stats.lock();
+            lockstep.end(begun);
+            told.iter_mut().zip(lockstep.stats()).for_each(|(told, now)| *told = now);
+        } else {
+            tell(&lockstep, shared);
+        }
         crash.look(&shared.faults, lockstep.stats());
     }
 }

@@ -175,10 +175,12 @@ impl Product<'_> {
     fn group<L: Lanes, const P: usize>(&mut self, lanes: L, panel: usize) {
         let (rows, blocks) = (self.rows, self.matrix.inputs / LANES);
         let own: [&[Square]; P] = std::array::from_fn(|p| &self.matrix.squares[(panel + p) * blocks..][..blocks]);
-        let stretch = match rows {
-            0..=ROWS => blocks,
-            ..=48 => 16,
-            _ => 8,
+        let stretch = if rows <= ROWS {
+            blocks
+        } else if rows <= 48 {
+            16
+        } else {
+            8
         };
         let mut start = 0;
         while start < blocks {
