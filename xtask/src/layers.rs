@@ -29,13 +29,13 @@ const LAYERS: &[(&str, Layer)] = &[
     ("plimsoll-settings", Layer::Shared),
     ("plimsoll-workload", Layer::Shared),
     ("plimsoll-cache", Layer::Decision(0)),
+    ("plimsoll-timing", Layer::Decision(0)),
     ("plimsoll-traffic", Layer::Decision(1)),
     ("plimsoll-load", Layer::Decision(2)),
     ("plimsoll-elastic", Layer::Decision(3)),
     ("plimsoll-protocol", Layer::Adapter),
     ("plimsoll-pools", Layer::Adapter),
     ("plimsoll-kvstore", Layer::Adapter),
-    ("plimsoll-zmtp", Layer::Adapter),
     ("plimsoll-cluster", Layer::Adapter),
     ("plimsoll-coldstart", Layer::Adapter),
     ("plimsoll-gateway", Layer::Program),
@@ -45,8 +45,19 @@ const LAYERS: &[(&str, Layer)] = &[
 ];
 
 /// What a deciding crate may use from outside: no IO, no clock, no order that changes from run to run.
-const PURE: &[&str] =
-    &["blake3", "libm", "rand", "rand_chacha", "rand_distr", "serde", "sha2", "smallvec", "thiserror", "xxhash-rust"];
+const PURE: &[&str] = &[
+    "blake3",
+    "libm",
+    "rand",
+    "rand_chacha",
+    "rand_distr",
+    "serde",
+    "sha2",
+    "smallvec",
+    "thiserror",
+    "toml",
+    "xxhash-rust",
+];
 
 /// Further ones for `core`: the schema of the words, behind a feature.
 const PURE_CORE: &[&str] = &["schemars"];

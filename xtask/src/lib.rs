@@ -2,6 +2,7 @@
 
 pub mod complaint;
 pub mod files;
+pub mod fit_profiles;
 pub mod generate;
 pub mod layers;
 pub mod licences;

@@ -26,6 +26,12 @@ enum Task {
     CheckFiles,
     /// Every dependency has an allowed licence
     Licences,
+    /// Write crates/timing/profiles from the measurements in PLIMSOLL_SHARED
+    FitProfiles {
+        /// Write nothing; fail where a file differs by more than rounding
+        #[arg(long)]
+        check: bool,
+    },
     /// All checks
     Check,
 }
@@ -55,6 +61,8 @@ fn run(task: &Task) -> anyhow::Result<Vec<Complaint>> {
         Task::CheckLayers => xtask::layers::check(&root),
         Task::CheckFiles => xtask::files::check(&root),
         Task::Licences => xtask::licences::check(&root),
+        Task::FitProfiles { check: false } => xtask::fit_profiles::write(&root).map(|()| Vec::new()),
+        Task::FitProfiles { check: true } => xtask::fit_profiles::compare(&root),
         Task::Check => {
             let mut found = xtask::generate::compare(&root)?;
             found.extend(xtask::layers::check(&root)?);

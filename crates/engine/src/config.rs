@@ -84,8 +84,6 @@ pub enum EngineError {
     Setting { name: &'static str, value: usize, rule: &'static str },
     #[error("cannot start the engine thread: {0}")]
     Thread(std::io::Error),
-    #[error("cannot publish KV events: {0}")]
-    KvEvents(String),
     #[error("cannot accept connections: {0}")]
     Accept(std::io::Error),
 }
@@ -127,6 +125,6 @@ impl EngineConfig {
     /// The context that one request can really use.
     #[must_use]
     pub fn usable_context(&self) -> usize {
-        self.context_tokens.min(self.pages() * self.page_tokens)
+        self.context_tokens.min(self.model.context_tokens).min(self.pages() * self.page_tokens)
     }
 }

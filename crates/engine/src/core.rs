@@ -3,8 +3,7 @@
 
 use crate::config::EngineConfig;
 use crate::driver::Size;
-use crate::kv_events::publish::Sink;
-use crate::kv_events::{CachedNames, KvEventsConfig, Medium};
+use crate::kv_events::KvEventsConfig;
 use crate::model::{KvStore, Model, Output, Run, Want};
 use crate::request::Finish;
 use crate::sampling::TokenRules;
@@ -22,8 +21,6 @@ pub(crate) struct Core {
     rules: TokenRules,
     kv: KvStore,
     pub(crate) scheduler: Scheduler,
-    /// Where KV events go; `None`: nobody listens.
-    pub(crate) events: Option<Sink>,
     pub(crate) stats: Stats,
     rate: Rate,
 }
@@ -77,7 +74,6 @@ impl Core {
             kv,
             stats: Stats::default(),
             rate: Rate { since: Instant::now(), tokens: 0 },
-            events: None,
         };
         core.refresh();
         core
@@ -94,9 +90,9 @@ impl Core {
 
     pub(crate) fn submit(&mut self, sequence: Sequence) {
         self.stats.requests += 1;
-        if let Err(mut refused) = self.scheduler.submit(sequence) {
+        if let Err((mut sequence, refusal)) = self.scheduler.submit(sequence) {
             self.stats.refused += 1;
-            refused.abort("The request queue is full.", Some(503));
+            sequence.refuse(refusal);
         }
         self.refresh();
     }
@@ -104,26 +100,19 @@ impl Core {
     /// Ends requests whose id starts with `prefix` (all for `None`), as SGLang's `/abort_request` does.
     pub(crate) fn abort(&mut self, prefix: Option<&str>) {
         let matches = |rid: &str| prefix.is_none_or(|prefix| rid.starts_with(prefix));
-        let mut was_running = Vec::new();
-        let mut gone = self.scheduler.remove(|sequence, running| {
-            let hit = matches(sequence.rid.as_str());
-            if hit {
-                was_running.push(running);
-            }
-            hit
-        });
-        for (sequence, running) in gone.iter_mut().zip(was_running) {
+        let gone = self.scheduler.remove(|sequence| matches(sequence.rid.as_str()));
+        self.stats.aborted += gone.len() as u64;
+        for (mut sequence, running) in gone {
             sequence.abort(if running { "Aborted" } else { "Abort before prefill" }, None);
         }
-        self.stats.aborted += gone.len() as u64;
         self.refresh();
     }
 
     /// Drops what nobody reads any more.
     pub(crate) fn sweep(&mut self) {
-        let gone = self.scheduler.remove(|sequence, _| sequence.mailbox.is_closed());
-        if !gone.is_empty() {
-            self.stats.aborted += gone.len() as u64;
+        let gone = self.scheduler.sweep();
+        if gone > 0 {
+            self.stats.aborted += gone as u64;
             self.refresh();
         }
     }
@@ -141,24 +130,6 @@ impl Core {
         let runs: Vec<Run<'_>> = self.scheduler.running.iter().filter(|s| s.scheduled > 0).map(run_of).collect();
         let output = self.model.forward(&runs, &mut self.kv);
         Some(Computed { output, started })
-    }
-
-    /// Tells what entered and left the cache since the last time.
-    pub(crate) fn publish(&mut self) {
-        let Some(log) = self.scheduler.blocks.log() else { return };
-        let events = log.take();
-        if let Some(sink) = &mut self.events {
-            sink.publish(events);
-        }
-    }
-
-    /// The names that are cached now.
-    pub(crate) fn cached(&mut self) -> CachedNames {
-        self.publish();
-        let next_batch = self.events.as_ref().map_or(0, Sink::next_number);
-        let log = self.scheduler.blocks.log();
-        let names = |medium| log.as_ref().map(|log| log.names(medium)).unwrap_or_default();
-        CachedNames { next_batch, gpu: names(Medium::Gpu), cpu: names(Medium::Cpu) }
     }
 
     /// One step of a rank that waits for nobody.
@@ -224,10 +195,7 @@ impl Core {
                 done.push(index);
             }
         }
-        for index in done.into_iter().rev() {
-            let sequence = self.scheduler.running.remove(index);
-            self.scheduler.blocks.release(&sequence.pages);
-        }
+        self.scheduler.retire(&done);
         self.count(decode_only, batch, generated, spent, now);
         self.refresh();
     }

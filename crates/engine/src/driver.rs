@@ -4,11 +4,8 @@
 //! answers leave through [`crate::mailbox`].
 
 use crate::config::{EngineConfig, EngineError};
-use crate::core::Core;
 use crate::faults::FaultSwitch;
 use crate::faults::crash::CrashWatch;
-use crate::kv_events::CachedNames;
-use crate::kv_events::publish::Sink;
 use crate::lockstep::Lockstep;
 use crate::mailbox::{Mailbox, Ticket};
 use crate::request::Request;
@@ -40,7 +37,6 @@ enum Command {
     Submit { rank: usize, sequence: Box<Sequence> },
     Abort { prefix: Option<String> },
     Flush { done: oneshot::Sender<bool> },
-    Cached { done: oneshot::Sender<Vec<CachedNames>> },
 }
 
 #[derive(Default)]
@@ -90,19 +86,8 @@ impl Engine {
     /// # Errors
     /// When a setting cannot work or the thread cannot start.
     pub fn start(config: &EngineConfig, faults: FaultSwitch) -> Result<Engine, EngineError> {
-        Self::start_with(config, faults, Vec::new())
-    }
-
-    /// As [`Engine::start`], with a sink for the KV events of each rank.
-    ///
-    /// # Errors
-    /// As [`Engine::start`].
-    pub fn start_with(config: &EngineConfig, faults: FaultSwitch, events: Vec<Sink>) -> Result<Engine, EngineError> {
         config.validate()?;
-        let mut lockstep = Lockstep::new(config);
-        for (core, sink) in lockstep.ranks.iter_mut().zip(events) {
-            core.events = Some(sink);
-        }
+        let lockstep = Lockstep::new(config);
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
             bell: Condvar::new(),
@@ -209,14 +194,6 @@ impl EngineHandle {
         answer.await.unwrap_or(false)
     }
 
-    /// What KV events should have made a subscriber believe, by rank. `None` when the engine stops; without KV events
-    /// nothing has a name.
-    pub async fn cached(&self) -> Option<Vec<CachedNames>> {
-        let (done, answer) = oneshot::channel();
-        self.send(Command::Cached { done });
-        answer.await.ok()
-    }
-
     /// One snapshot per rank.
     #[must_use]
     pub fn stats(&self) -> Vec<Stats> {
@@ -269,9 +246,14 @@ fn run(mut lockstep: Lockstep, shared: &Shared, delay: Duration) {
         tell(&lockstep, shared);
         // Before the step as well: that is where the count begins.
         crash.look(&shared.faults, lockstep.stats());
-        lockstep.step(shared.faults.step_delay().unwrap_or(delay));
-        lockstep.publish();
-        tell(&lockstep, shared);
+        if let Some(begun) = lockstep.begin(shared.faults.step_delay().unwrap_or(delay)) {
+            // Held while tokens are posted: whoever has seen a token finds its step counted.
+            let mut told = shared.stats.lock();
+            lockstep.end(begun);
+            told.iter_mut().zip(lockstep.stats()).for_each(|(told, now)| *told = now);
+        } else {
+            tell(&lockstep, shared);
+        }
         crash.look(&shared.faults, lockstep.stats());
     }
 }
@@ -286,9 +268,6 @@ fn obey(lockstep: &mut Lockstep, command: Command) {
     match command {
         Command::Submit { rank, sequence } => lockstep.ranks[rank].submit(*sequence),
         Command::Abort { prefix } => lockstep.ranks.iter_mut().for_each(|core| core.abort(prefix.as_deref())),
-        Command::Cached { done } => {
-            let _ = done.send(lockstep.ranks.iter_mut().map(Core::cached).collect());
-        }
         Command::Flush { done } => {
             let idle = lockstep.is_idle();
             if idle {

@@ -8,7 +8,7 @@
 //! another on the step thread; on hardware of its own each would take its own time, and that is what counts as busy.
 
 use crate::config::EngineConfig;
-use crate::core::Core;
+use crate::core::{Computed, Core};
 use crate::driver::Size;
 use crate::stats::Stats;
 use std::time::{Duration, Instant};
@@ -20,6 +20,13 @@ mod tests;
 pub(crate) struct Lockstep {
     /// By rank.
     pub(crate) ranks: Vec<Core>,
+}
+
+/// A step that is computed and not yet posted: by rank, what came out and how long it took.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    parts: Vec<(Option<Computed>, Duration)>,
+    ended: Instant,
 }
 
 impl Lockstep {
@@ -40,19 +47,22 @@ impl Lockstep {
         self.ranks.iter().all(|core| core.scheduler.is_idle())
     }
 
-    /// Every rank tells what entered and left its cache.
-    pub(crate) fn publish(&mut self) {
-        self.ranks.iter_mut().for_each(Core::publish);
-    }
-
     /// Work begins after a pause.
     pub(crate) fn resume(&mut self) {
         self.ranks.iter_mut().for_each(Core::resume);
     }
 
-    /// One step of every rank, which takes at least `least` where there is anything to compute. Nothing is posted before
-    /// the slowest rank is done.
+    /// One step of every rank.
+    #[cfg(test)]
     pub(crate) fn step(&mut self, least: Duration) {
+        if let Some(begun) = self.begin(least) {
+            self.end(begun);
+        }
+    }
+
+    /// Computes a step of every rank, which takes at least `least` where there is anything to compute. Nothing is posted
+    /// before the slowest rank is done, and not before [`Self::end`].
+    pub(crate) fn begin(&mut self, least: Duration) -> Option<Begun> {
         let started = Instant::now();
         let mut begun = started;
         let mut parts = Vec::with_capacity(self.ranks.len());
@@ -64,13 +74,17 @@ impl Lockstep {
             begun = now;
         }
         if parts.iter().all(|(computed, _)| computed.is_none()) {
-            return;
+            return None;
         }
         let rest = least.saturating_sub(started.elapsed());
         if !rest.is_zero() {
             std::thread::sleep(rest);
         }
-        let ended = Instant::now();
+        Some(Begun { parts, ended: Instant::now() })
+    }
+
+    /// Counts and posts what [`Self::begin`] computed.
+    pub(crate) fn end(&mut self, Begun { parts, ended }: Begun) {
         let slowest = parts.iter().map(|(_, own)| *own).max().unwrap_or_default();
         for (core, (computed, own)) in self.ranks.iter_mut().zip(parts) {
             core.stats.joint_steps += 1;

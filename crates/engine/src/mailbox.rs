@@ -7,8 +7,8 @@
 use crate::request::Finish;
 use crate::sampling::logprobs::TokenLogprobs;
 use parking_lot::Mutex;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio::sync::Notify;
 
@@ -49,6 +49,19 @@ pub(crate) struct Mailbox {
     news: Mutex<Update>,
     bell: Notify,
     closed: AtomicBool,
+    /// Where to say that the reader left, and under which number.
+    departure: OnceLock<(Arc<Departures>, u64)>,
+}
+
+/// Numbers of requests that their readers left, so that a step need not ask every request that waits.
+#[derive(Debug, Default)]
+pub(crate) struct Departures(Mutex<Vec<u64>>);
+
+impl Departures {
+    /// Those since the last call. One that has ended by itself may be among them.
+    pub(crate) fn take(&self) -> Vec<u64> {
+        std::mem::take(&mut self.0.lock())
+    }
 }
 
 impl Mailbox {
@@ -66,6 +79,26 @@ impl Mailbox {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+
+    /// From now on, and if it was before, `departures` hears under `serial` that the reader left.
+    pub(crate) fn announce(&self, departures: &Arc<Departures>, serial: u64) {
+        if self.departure.set((Arc::clone(departures), serial)).is_err() {
+            return;
+        }
+        // With the fence in `close`: one of the two threads sees what the other has done, or both do.
+        fence(Ordering::SeqCst);
+        if self.closed.load(Ordering::SeqCst) {
+            departures.0.lock().push(serial);
+        }
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if let Some((departures, serial)) = self.departure.get() {
+            departures.0.lock().push(*serial);
+        }
     }
 }
 
@@ -105,6 +138,6 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.mailbox.closed.store(true, Ordering::Release);
+        self.mailbox.close();
     }
 }

@@ -1,75 +1,172 @@
-//! The model: a decoder-only transformer in f32, Llama's shape (RMSNorm, rotary positions, grouped-query attention,
-//! SwiGLU, untied head).
+//! The model: a decoder-only transformer in f32, of the family of Llama, Qwen2 and Qwen3 (RMSNorm, rotary positions,
+//! grouped-query attention, SwiGLU).
 //!
-//! Small enough for thousands of tokens per second on one core, real in every other respect: what it says depends on
-//! every token before it, through a paged KV cache. A forward pass takes a ragged batch of token runs; how the kernels
-//! keep a run's bits independent of the rest of the batch is said in [`crate::kernels`].
+//! Its own tiny one, made from a seed, is small enough for thousands of tokens per second on one core and real in every
+//! other respect: what it says depends on every token before it, through a paged KV cache. Others come from a Hugging
+//! Face folder. A forward pass takes a ragged batch of token runs; how the kernels keep a run's bits independent of the
+//! rest of the batch is said in [`crate::kernels`].
 
-use crate::kernels::{rms_norm, swiglu};
-use crate::tokenizer::{FIRST_SPECIAL, IM_END, VOCAB};
-use attention::{HEAD_DIM, Scratch};
+use crate::kernels::Isa;
+use crate::team::Team;
+use crate::tokenizer::{FIRST_SPECIAL, FIRST_WORD, IM_END, VOCAB};
+pub use attention::MOST_HEAD_DIM;
 pub use kv::KvStore;
+pub use rope::{Rope, Scaling};
+use std::ops::Range;
 use std::sync::Arc;
-use weights::{Layer, Weights};
+pub use weights::Weights;
 
 pub mod attention;
+mod forward;
 pub mod kv;
 mod rope;
+pub mod seeded;
 mod weights;
 
 #[cfg(test)]
 mod tests;
 
-/// Logits are computed from this id on: byte tokens are never generated, so their head rows do not exist.
+/// The tiny model's logits begin at this id: byte tokens are never generated, so their head rows do not exist.
 pub const FIRST_LOGIT: u32 = FIRST_SPECIAL;
 
-/// Dimensions and ids. For now the head size is 16, `hidden` is `heads * head_dim`, and query heads per KV head are 1 or 2.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Which of the supported architectures. They share one forward pass; biases and norms are fields of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    Llama,
+    Qwen2,
+    Qwen3,
+}
+
+impl Family {
+    /// Hugging Face's `model_type`.
+    #[must_use]
+    pub fn model_type(self) -> &'static str {
+        match self {
+            Family::Llama => "llama",
+            Family::Qwen2 => "qwen2",
+            Family::Qwen3 => "qwen3",
+        }
+    }
+
+    /// The entry of Hugging Face's `architectures`.
+    #[must_use]
+    pub fn architecture(self) -> &'static str {
+        match self {
+            Family::Llama => "LlamaForCausalLM",
+            Family::Qwen2 => "Qwen2ForCausalLM",
+            Family::Qwen3 => "Qwen3ForCausalLM",
+        }
+    }
+}
+
+/// Dimensions and ids. Widths (`hidden`, `head_dim`, `ffn`) are multiples of 16.
+#[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
+    pub family: Family,
     /// Token ids are below this.
     pub vocab_tokens: usize,
     /// Tokens that end an answer.
     pub eos_tokens: Vec<u32>,
     /// Ids below this are never generated: the model has no logits for them.
     pub first_logit: u32,
+    /// Further ids that are never generated: their logits are negative infinity.
+    pub suppressed_tokens: Vec<Range<u32>>,
     pub layers: usize,
     /// Width of the residual stream.
     pub hidden: usize,
+    /// Query heads, a multiple of `kv_heads`.
     pub heads: usize,
-    /// Dimensions of one head, a multiple of 16.
+    /// Dimensions of one head, at most [`MOST_HEAD_DIM`].
     pub head_dim: usize,
     pub kv_heads: usize,
-    /// Width of the feed-forward part, a multiple of 16.
+    /// Width of the feed-forward part.
     pub ffn: usize,
     /// Largest position + 1.
     pub context_tokens: usize,
-    /// All weights follow from it, on every machine.
+    /// Added to the mean square before a norm divides by its root.
+    pub norm_epsilon: f32,
+    pub rope: Rope,
+    /// Queries, keys and values have a bias (Qwen2).
+    pub qkv_bias: bool,
+    /// The attention's output has a bias.
+    pub output_bias: bool,
+    /// Gate, up and down have a bias.
+    pub ffn_bias: bool,
+    /// Each query and key head is normed before rotation (Qwen3).
+    pub qk_norm: bool,
+    /// The head is the embedding; `first_logit` is 0 then.
+    pub tied_embeddings: bool,
+    /// All weights follow from it, on every machine, unless they come from a file.
     pub seed: u64,
 }
 
+/// The tiny model.
 impl Default for ModelConfig {
     fn default() -> Self {
         ModelConfig {
+            family: Family::Llama,
             vocab_tokens: VOCAB,
             eos_tokens: vec![IM_END],
             first_logit: FIRST_LOGIT,
+            suppressed_tokens: vec![FIRST_LOGIT..IM_END, IM_END + 1..FIRST_WORD],
             layers: 2,
             hidden: 64,
             heads: 4,
-            head_dim: HEAD_DIM,
+            head_dim: 16,
             kv_heads: 2,
             ffn: 160,
-            context_tokens: 32_768,
+            context_tokens: 1 << 20,
+            norm_epsilon: 1e-6,
+            rope: Rope::default(),
+            qkv_bias: false,
+            output_bias: false,
+            ffn_bias: false,
+            qk_norm: false,
+            tied_embeddings: false,
             seed: 1876,
         }
     }
 }
 
 impl ModelConfig {
+    /// Width of the queries of one position and layer.
+    #[must_use]
+    pub fn query_width(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
     /// Width of the keys (and of the values) of one position and layer.
     #[must_use]
     pub fn kv_width(&self) -> usize {
         self.kv_heads * self.head_dim
+    }
+
+    /// Logits per position.
+    #[must_use]
+    pub fn logit_count(&self) -> usize {
+        self.vocab_tokens - self.first_logit as usize
+    }
+
+    /// The rule that these dimensions break, if any.
+    #[must_use]
+    pub fn broken_rule(&self) -> Option<&'static str> {
+        let rules = [
+            (
+                self.kv_heads > 0 && self.heads.is_multiple_of(self.kv_heads.max(1)),
+                "heads must be a multiple of KV heads",
+            ),
+            (self.heads > 0 && self.layers > 0, "there must be heads and layers"),
+            (
+                self.head_dim > 0 && self.head_dim.is_multiple_of(16),
+                "the dimensions of a head must be a multiple of 16",
+            ),
+            (self.head_dim <= MOST_HEAD_DIM, "a head may have 256 dimensions at most"),
+            (self.hidden > 0 && self.hidden.is_multiple_of(16), "the hidden size must be a multiple of 16"),
+            (self.ffn > 0 && self.ffn.is_multiple_of(16), "the feed-forward size must be a multiple of 16"),
+            (self.vocab_tokens > self.first_logit as usize, "the vocabulary must not be empty"),
+            (!self.tied_embeddings || self.first_logit == 0, "with tied embeddings every token has a logit"),
+        ];
+        rules.into_iter().find(|(holds, _)| !holds).map(|(_, rule)| rule)
     }
 }
 
@@ -106,55 +203,60 @@ pub struct Output {
     pub hidden: Vec<f32>,
 }
 
-/// Weights and scratch space of one model. A clone shares the weights.
+/// Weights and scratch space of one model. A clone shares the weights and the threads.
 #[derive(Clone, Debug)]
 pub struct Model {
     config: ModelConfig,
     weights: Arc<Weights>,
-    rope: Arc<rope::Table>,
-    buffers: Buffers,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Buffers {
-    x: Vec<f32>,
-    norm: Vec<f32>,
-    q: Vec<f32>,
-    k: Vec<f32>,
-    v: Vec<f32>,
-    mixed: Vec<f32>,
-    gate: Vec<f32>,
-    up: Vec<f32>,
-    delta: Vec<f32>,
-    last: Vec<f32>,
-    attention: Scratch,
+    rope: rope::Table,
+    isa: Isa,
+    team: Arc<Team>,
+    buffers: forward::Buffers,
 }
 
 impl Model {
-    /// Makes the weights; tens of milliseconds for the default size.
+    /// Makes the weights from the seed (tens of milliseconds for the default size); computes on the caller's thread.
     ///
     /// # Panics
     /// When the dimensions break the rules of [`ModelConfig`].
     #[must_use]
     pub fn new(config: ModelConfig) -> Self {
-        assert!(
-            config.kv_heads > 0
-                && matches!(config.heads / config.kv_heads, 1 | 2)
-                && config.heads.is_multiple_of(config.kv_heads),
-            "query heads per KV head must be 1 or 2"
-        );
-        assert!(
-            config.head_dim == HEAD_DIM && config.hidden == config.heads * HEAD_DIM,
-            "heads must have 16 dimensions"
-        );
-        let weights = Arc::new(Weights::generate(&config));
-        let rope = Arc::new(rope::Table::new(config.context_tokens));
-        Model { config, weights, rope, buffers: Buffers::default() }
+        assert!(config.broken_rule().is_none(), "{}", config.broken_rule().unwrap_or_default());
+        let weights = Arc::new(seeded::generate(&config));
+        Model::with_weights(config, weights)
+    }
+
+    /// A model with weights of these dimensions.
+    #[must_use]
+    pub fn with_weights(config: ModelConfig, weights: Arc<Weights>) -> Self {
+        let rope = rope::Table::new(&config.rope, config.head_dim);
+        let team = Arc::new(Team::alone());
+        Model { config, weights, rope, isa: Isa::best(), team, buffers: forward::Buffers::default() }
+    }
+
+    /// Computes on these threads from now on. Results are the same on any number of them.
+    pub fn set_team(&mut self, team: Arc<Team>) {
+        self.team = team;
+    }
+
+    /// Computes with this instruction set from now on. Results are the same with any of them.
+    pub fn set_isa(&mut self, isa: Isa) {
+        self.isa = isa;
+    }
+
+    #[must_use]
+    pub fn isa(&self) -> Isa {
+        self.isa
     }
 
     #[must_use]
     pub fn config(&self) -> &ModelConfig {
         &self.config
+    }
+
+    #[must_use]
+    pub fn weights(&self) -> &Arc<Weights> {
+        &self.weights
     }
 
     #[must_use]
@@ -165,113 +267,15 @@ impl Model {
     /// Logits per position.
     #[must_use]
     pub fn logit_count(&self) -> usize {
-        self.weights.head.outputs()
+        self.config.logit_count()
     }
 
     /// Runs a ragged batch: writes the KV of every token into its page and returns what was wanted.
     pub fn forward(&mut self, runs: &[Run<'_>], kv: &mut KvStore) -> Output {
-        let hidden = self.config.hidden;
-        let buffers = &mut self.buffers;
-        let tokens: usize = runs.iter().map(|run| run.tokens.len()).sum();
-        buffers.resize(tokens, &self.config);
-        for (row, id) in buffers.x.chunks_exact_mut(hidden).zip(runs.iter().flat_map(|run| run.tokens)) {
-            row.copy_from_slice(self.weights.embedding(*id));
-        }
-        for (index, layer) in self.weights.layers.iter().enumerate() {
-            attend(layer, index, runs, &self.config, &self.rope, kv, buffers);
-            feed_forward(layer, buffers);
-        }
-        rms_norm(&buffers.x, &self.weights.final_gain, &mut buffers.norm);
-        let mut output = Output::default();
-        buffers.last.clear();
-        let mut row = 0;
-        for run in runs {
-            let rows = &buffers.norm[row * hidden..][..run.tokens.len() * hidden];
-            match run.want {
-                Want::Nothing => {}
-                Want::Logits => buffers.last.extend_from_slice(&rows[rows.len() - hidden..]),
-                Want::LogitsFrom(first) => buffers.last.extend_from_slice(&rows[first * hidden..]),
-                Want::Hidden => output.hidden.extend_from_slice(rows),
-            }
-            row += run.tokens.len();
-        }
-        output.logits.resize(buffers.last.len() / hidden * self.weights.head.outputs(), 0.0);
-        self.weights.head.multiply(&buffers.last, &mut output.logits);
-        for row in output.logits.chunks_exact_mut(self.weights.head.outputs()) {
-            for silent in &self.weights.silent {
-                row[silent.clone()].fill(f32::NEG_INFINITY);
-            }
-        }
-        output
-    }
-}
-
-impl Buffers {
-    fn resize(&mut self, tokens: usize, config: &ModelConfig) {
-        let wide = tokens * config.hidden;
-        for buffer in [&mut self.x, &mut self.norm, &mut self.q, &mut self.mixed, &mut self.delta] {
-            buffer.resize(wide, 0.0);
-        }
-        for buffer in [&mut self.k, &mut self.v] {
-            buffer.resize(tokens * config.kv_width(), 0.0);
-        }
-        for buffer in [&mut self.gate, &mut self.up] {
-            buffer.resize(tokens * config.ffn, 0.0);
-        }
-    }
-}
-
-/// `x += attention(norm(x))`, and the new keys and values go to their pages.
-fn attend(
-    layer: &Layer,
-    index: usize,
-    runs: &[Run<'_>],
-    config: &ModelConfig,
-    rope: &rope::Table,
-    kv: &mut KvStore,
-    buffers: &mut Buffers,
-) {
-    let (hidden, width) = (config.hidden, config.kv_width());
-    rms_norm(&buffers.x, &layer.attention_gain, &mut buffers.norm);
-    layer.query.multiply(&buffers.norm, &mut buffers.q);
-    layer.key.multiply(&buffers.norm, &mut buffers.k);
-    layer.value.multiply(&buffers.norm, &mut buffers.v);
-    let mut row = 0;
-    for run in runs {
-        // All keys of the run first: a token sees itself and those before it, also those of its own run.
-        for position in run.start..run.start + run.tokens.len() {
-            rope.rotate(&mut buffers.q[row * hidden..][..hidden], position);
-            let key = &mut buffers.k[row * width..][..width];
-            rope.rotate(key, position);
-            kv.write(index, run.pages, position, key, &buffers.v[row * width..][..width]);
-            row += 1;
-        }
-    }
-    row = 0;
-    for run in runs {
-        for position in run.start..run.start + run.tokens.len() {
-            let q = &buffers.q[row * hidden..][..hidden];
-            let out = &mut buffers.mixed[row * hidden..][..hidden];
-            attention::attend(kv, index, run.pages, position + 1, q, out, &mut buffers.attention);
-            row += 1;
-        }
-    }
-    layer.output.multiply(&buffers.mixed, &mut buffers.delta);
-    add(&mut buffers.x, &buffers.delta);
-}
-
-/// `x += down(silu(gate(norm(x))) * up(norm(x)))`.
-fn feed_forward(layer: &Layer, buffers: &mut Buffers) {
-    rms_norm(&buffers.x, &layer.ffn_gain, &mut buffers.norm);
-    layer.gate.multiply(&buffers.norm, &mut buffers.gate);
-    layer.up.multiply(&buffers.norm, &mut buffers.up);
-    swiglu(&mut buffers.gate, &buffers.up);
-    layer.down.multiply(&buffers.gate, &mut buffers.delta);
-    add(&mut buffers.x, &buffers.delta);
-}
-
-fn add(x: &mut [f32], delta: &[f32]) {
-    for (x, delta) in x.iter_mut().zip(delta) {
-        *x += delta;
+        let positions = runs.iter().map(|run| run.start + run.tokens.len()).max().unwrap_or(0);
+        self.rope.grow(positions);
+        let Model { config, weights, rope, isa, team, buffers } = self;
+        let pass = forward::Pass { config, weights, rope, isa: *isa, team };
+        team.enter(|| pass.run(runs, kv, buffers))
     }
 }

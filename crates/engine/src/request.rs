@@ -1,6 +1,7 @@
 //! What goes into the engine and how it comes out.
 
 use crate::kv_events::Owner;
+use crate::refusal::Refusal;
 use crate::sampling::SamplingParams;
 use std::sync::Arc;
 
@@ -43,6 +44,8 @@ pub enum Finish {
         /// HTTP status that says the same; `None` when the client asked for the abort.
         status: Option<u16>,
     },
+    /// It was turned away.
+    Refused(Refusal),
     /// An embedding is complete.
     Embedded,
 }
@@ -54,7 +57,7 @@ impl Finish {
         match self {
             Finish::StopToken(_) | Finish::StopText(_) | Finish::Embedded => "stop",
             Finish::Length => "length",
-            Finish::Abort { .. } => "abort",
+            Finish::Abort { .. } | Finish::Refused(_) => "abort",
         }
     }
 }

@@ -1,27 +1,42 @@
 //! Which tokens of which sequences the next step computes.
 //!
 //! Continuous batching: every step first serves the running sequences that decode (one token each), then prefill
-//! chunks of running ones, then admits waiting ones first come first served, all within a token budget. When pages
-//! run out, the sequence admitted last gives up its pages and goes back to the head of the queue, to be recomputed
-//! (bit for bit, see [`crate::model::attention`]). The first one admitted can always go on, so there is no deadlock.
+//! chunks of running ones, then admits waiting ones in their turn, all within a token budget. When pages run out, the
+//! last of the running gives up its pages and waits again, to be recomputed (bit for bit, see
+//! [`crate::model::attention`]). The first of the running can always go on, so there is no deadlock.
+//!
+//! A step costs what runs and what it admits, however many wait.
 
 use crate::block_manager::BlockManager;
 use crate::kv_events::Label;
 use crate::kv_events::names::{Names, Scheme};
+use crate::mailbox::Departures;
+use crate::refusal::Refusal;
 use crate::sequence::{Job, Sequence};
-use std::collections::VecDeque;
+use queue::{Queue, Turn};
 use std::sync::Arc;
+
+pub(crate) mod queue;
+#[cfg(test)]
+mod tests;
 
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     pub(crate) blocks: BlockManager,
-    pub(crate) waiting: VecDeque<Sequence>,
-    /// In order of admission.
+    pub(crate) waiting: Queue,
+    /// In order of precedence: pages are taken from the last.
     pub(crate) running: Vec<Sequence>,
     limits: Limits,
     /// Tokens scheduled for the next step.
     planned: usize,
     pub(crate) retractions: u64,
+    /// Sequences numbered so far.
+    arrivals: u64,
+    departures: Arc<Departures>,
+    /// The first of the queue did not fit, and what it lacked.
+    blocked: Option<Blocked>,
+    /// Sequences that planning has looked at since the start.
+    pub(crate) looked_at: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -34,41 +49,97 @@ pub(crate) struct Limits {
     pub(crate) naming: Option<Scheme>,
 }
 
+/// Why an admission need not be tried again yet: a long prompt's pages are not looked up in every step.
+#[derive(Clone, Copy, Debug)]
+struct Blocked {
+    serial: u64,
+    /// It cannot fit while [`Scheduler::level`] is below this.
+    until_level: i64,
+}
+
 impl Scheduler {
     pub(crate) fn new(pages: usize, limits: Limits) -> Self {
         let mut blocks = BlockManager::new(pages);
         if limits.naming.is_some() {
             blocks.keep_log();
         }
-        Scheduler { blocks, waiting: VecDeque::new(), running: Vec::new(), limits, planned: 0, retractions: 0 }
+        Scheduler {
+            blocks,
+            waiting: Queue::default(),
+            running: Vec::new(),
+            limits,
+            planned: 0,
+            retractions: 0,
+            arrivals: 0,
+            departures: Arc::default(),
+            blocked: None,
+            looked_at: 0,
+        }
     }
 
-    /// Queues a sequence. Gives it back when the queue is full.
-    pub(crate) fn submit(&mut self, sequence: Sequence) -> Result<(), Box<Sequence>> {
-        if self.waiting.len() >= self.limits.max_waiting {
-            return Err(Box::new(sequence));
+    /// Queues a sequence, or gives it back with the reason.
+    pub(crate) fn submit(&mut self, sequence: Sequence) -> Result<(), (Box<Sequence>, Refusal)> {
+        let room = self.blocks.total() * self.limits.page_tokens;
+        let tokens = sequence.most_computed();
+        if tokens > room {
+            return Err((Box::new(sequence), Refusal::NeverFits { tokens, room }));
         }
-        self.waiting.push_back(sequence);
+        if self.waiting.len() >= self.limits.max_waiting {
+            return Err((Box::new(sequence), Refusal::QueueFull));
+        }
+        self.enqueue(sequence);
         Ok(())
+    }
+
+    /// Lets a sequence without pages wait for its turn, however many wait already.
+    pub(crate) fn enqueue(&mut self, mut sequence: Sequence) {
+        debug_assert!(sequence.pages.is_empty() && sequence.computed == 0);
+        if sequence.serial == 0 {
+            self.arrivals += 1;
+            sequence.serial = self.arrivals;
+            sequence.mailbox.announce(&self.departures, sequence.serial);
+        }
+        let turn = turn(&sequence);
+        self.waiting.insert(turn, sequence);
     }
 
     pub(crate) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty()
     }
 
-    /// Takes out every sequence that `gone` says, giving up its pages.
-    pub(crate) fn remove(&mut self, mut gone: impl FnMut(&Sequence, bool) -> bool) -> Vec<Sequence> {
-        let mut removed: Vec<Sequence> = Vec::new();
-        let mut keep = VecDeque::with_capacity(self.waiting.len());
-        for sequence in self.waiting.drain(..) {
-            if gone(&sequence, false) { removed.push(sequence) } else { keep.push_back(sequence) }
-        }
-        self.waiting = keep;
-        for sequence in self.running.extract_if(.., |sequence| gone(sequence, true)) {
+    /// Takes out everybody that `gone` says, giving up the pages, and whether it ran. Visits everybody.
+    pub(crate) fn remove(&mut self, mut gone: impl FnMut(&Sequence) -> bool) -> Vec<(Sequence, bool)> {
+        let waiting = self.waiting.find(&mut gone);
+        let mut removed: Vec<_> =
+            waiting.into_iter().filter_map(|serial| Some((self.waiting.remove(serial)?, false))).collect();
+        for sequence in self.running.extract_if(.., |sequence| gone(sequence)) {
             self.blocks.release(&sequence.pages);
-            removed.push(sequence);
+            removed.push((sequence, true));
         }
         removed
+    }
+
+    /// Takes out what nobody reads any more, giving up the pages. Returns how many.
+    pub(crate) fn sweep(&mut self) -> usize {
+        let left = self.departures.take();
+        let waited = left.into_iter().filter(|serial| self.waiting.remove(*serial).is_some()).count();
+        let before = self.running.len();
+        for sequence in self.running.extract_if(.., |sequence| sequence.mailbox.is_closed()) {
+            self.blocks.release(&sequence.pages);
+        }
+        waited + before - self.running.len()
+    }
+
+    /// Takes out the running sequences with these indices, in rising order: they are complete.
+    pub(crate) fn retire(&mut self, done: &[usize]) {
+        if done.is_empty() {
+            return;
+        }
+        let mut index = 0..;
+        let complete = |_: &mut Sequence| index.next().is_some_and(|index| done.binary_search(&index).is_ok());
+        for sequence in self.running.extract_if(.., complete) {
+            self.blocks.release(&sequence.pages);
+        }
     }
 
     /// Sets `scheduled` of every running sequence for the next step. Returns the tokens planned.
@@ -76,6 +147,7 @@ impl Scheduler {
         for sequence in &mut self.running {
             sequence.scheduled = 0;
         }
+        self.looked_at += self.running.len() as u64;
         self.planned = 0;
         let retractions = self.retractions;
         for decoding in [true, false] {
@@ -109,8 +181,8 @@ impl Scheduler {
         fits
     }
 
-    /// Allocates pages for `tokens` more of a running sequence, preempting those admitted after it. False when it had
-    /// to give up itself.
+    /// Allocates pages for `tokens` more of a running sequence, preempting those behind it. False when it had to give up
+    /// itself.
     fn make_room(&mut self, index: usize, tokens: usize) -> bool {
         let sequence = &self.running[index];
         let wanted = (sequence.computed + tokens).div_ceil(self.limits.page_tokens);
@@ -142,22 +214,15 @@ impl Scheduler {
         }
         self.retractions += 1;
         sequence.mailbox.post(|update| update.retractions += 1);
-        self.waiting.push_front(sequence);
+        self.enqueue(sequence);
     }
 
     /// Moves waiting sequences to running while budget, places and pages last.
     fn admit(&mut self) {
         while self.budget() > 0 && self.running.len() < self.limits.max_running {
-            let Some(next) = self.waiting.front() else { return };
-            let hit =
-                self.blocks.lookup(&next.chain.digests()[..next.matchable_pages().min(next.chain.digests().len())]);
-            let wanted = next.tokens.len().div_ceil(self.limits.page_tokens) - hit.len();
-            // Room for the whole prompt, and for one page of growth of everything that runs.
-            let spare = self.blocks.available() - self.blocks.idle_among(&hit);
-            if !self.running.is_empty() && spare < wanted + self.running.len() {
-                return;
-            }
-            let Some(mut sequence) = self.waiting.pop_front() else { return };
+            let Some(hit) = self.fitting_hit() else { return };
+            let Some(mut sequence) = self.waiting.pop_first() else { return };
+            self.blocked = None;
             self.blocks.take(&hit);
             sequence.computed = hit.len() * self.limits.page_tokens;
             sequence.committed_pages = hit.len();
@@ -172,6 +237,33 @@ impl Scheduler {
                 return;
             }
         }
+    }
+
+    /// The cached pages that the first of the queue can take, if there is room for it now.
+    fn fitting_hit(&mut self) -> Option<Vec<u32>> {
+        let next = self.waiting.first()?;
+        self.looked_at += 1;
+        let alone = self.running.is_empty();
+        let level = self.level();
+        if !alone && self.blocked.is_some_and(|it| it.serial == next.serial && level < it.until_level) {
+            return None;
+        }
+        let hit = self.blocks.lookup(&next.chain.digests()[..next.matchable_pages().min(next.chain.digests().len())]);
+        // Room for the whole prompt, and for one page of growth of everything that runs.
+        let wanted = next.tokens.len().div_ceil(self.limits.page_tokens) - hit.len() + self.running.len();
+        let spare = self.blocks.available() - self.blocks.idle_among(&hit);
+        if !alone && spare < wanted {
+            let until_level = level + (wanted - spare) as i64;
+            self.blocked = Some(Blocked { serial: next.serial, until_level });
+            return None;
+        }
+        Some(hit)
+    }
+
+    /// Rises by at least one for each page by which the room for the first of the queue grows: pages given up, sequences
+    /// that no longer need room to grow, pages of its own prompt that others have computed.
+    fn level(&self) -> i64 {
+        (self.blocks.available() as u64 + self.blocks.committed_pages()) as i64 - self.running.len() as i64
     }
 
     /// After a step: the scheduled tokens are computed; full pages become findable.
@@ -195,9 +287,8 @@ impl Scheduler {
 
     /// Prompt tokens that still wait for prefill.
     pub(crate) fn waiting_tokens(&self) -> usize {
-        let queued: usize = self.waiting.iter().map(Sequence::remaining).sum();
         let chunked: usize = self.running.iter().map(Sequence::remaining).filter(|rest| *rest > 1).sum();
-        queued + chunked
+        self.waiting.tokens() + chunked
     }
 
     /// Pages, holders and counters agree.
@@ -210,6 +301,15 @@ impl Scheduler {
         if self.waiting.iter().any(|sequence| !sequence.pages.is_empty()) {
             return Err("a waiting sequence holds pages".to_owned());
         }
+        let tokens: usize = self.waiting.iter().map(Sequence::remaining).sum();
+        if tokens != self.waiting.tokens() {
+            return Err(format!("{tokens} tokens wait, {} were counted", self.waiting.tokens()));
+        }
         self.blocks.check(&holders)
     }
+}
+
+/// First come, first served; one that was preempted had come before everybody who waits.
+fn turn(sequence: &Sequence) -> Turn {
+    Turn { rank: u64::from(sequence.retractions == 0), serial: sequence.serial }
 }

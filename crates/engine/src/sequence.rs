@@ -3,6 +3,7 @@
 use crate::kv_events::Owner;
 use crate::kv_events::names::Names;
 use crate::mailbox::Mailbox;
+use crate::refusal::Refusal;
 use crate::request::{Finish, Request, Task};
 use crate::sampling::logprobs::{TokenLogprobs, logprobs};
 use crate::sampling::penalties::Tally;
@@ -94,6 +95,8 @@ impl Generation {
 #[derive(Debug)]
 pub(crate) struct Sequence {
     pub(crate) rid: RidGuard,
+    /// Number of arrival at its scheduler, from 1; 0 before.
+    pub(crate) serial: u64,
     /// Prompt, then output.
     pub(crate) tokens: Vec<u32>,
     pub(crate) prompt_len: usize,
@@ -132,6 +135,7 @@ impl Sequence {
         chain.extend(&request.prompt);
         Sequence {
             rid,
+            serial: 0,
             prompt_len: request.prompt.len(),
             tokens: request.prompt,
             computed: 0,
@@ -157,6 +161,14 @@ impl Sequence {
 
     pub(crate) fn is_embed(&self) -> bool {
         matches!(self.job, Job::Embed { .. })
+    }
+
+    /// Tokens that it may have in the KV cache at the most: the last one it generates is not computed.
+    pub(crate) fn most_computed(&self) -> usize {
+        match &self.job {
+            Job::Embed { .. } => self.prompt_len,
+            Job::Generate(generation) => self.prompt_len + generation.params.max_new_tokens.saturating_sub(1),
+        }
     }
 
     /// How many leading pages of its chain it may take from the cache: never the last token, whose logits are needed;
@@ -253,6 +265,11 @@ impl Sequence {
     /// Ends the request without another token.
     pub(crate) fn abort(&mut self, message: &str, status: Option<u16>) {
         self.end(Finish::Abort { message: message.to_owned(), status }, None);
+    }
+
+    /// Ends a request that is turned away.
+    pub(crate) fn refuse(&mut self, refusal: Refusal) {
+        self.end(Finish::Refused(refusal), None);
     }
 
     /// Posts the end, and an embedding if there is one.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::mailbox::Mailbox;
 use crate::model::ModelConfig;
+use crate::refusal::Refusal;
 use crate::request::{Request, Task};
 use crate::sampling::SamplingParams;
 use crate::sequence::{RidGuard, RidSet};
@@ -59,6 +60,18 @@ pub(crate) fn sequence(
     (Sequence::new(request, guard, Arc::clone(&mailbox), core_config.page_tokens, Instant::now()), mailbox)
 }
 
+/// What a reader does that goes away.
+fn leave(mailbox: &Arc<Mailbox>) {
+    drop(Ticket {
+        mailbox: Arc::clone(mailbox),
+        rid: String::new(),
+        prompt_tokens: 0,
+        rank: 0,
+        arrived: Instant::now(),
+        done: false,
+    });
+}
+
 pub(crate) fn taken(mailbox: &Arc<Mailbox>) -> Update {
     let mut ticket = Ticket {
         mailbox: Arc::clone(mailbox),
@@ -90,14 +103,7 @@ fn together(config: &EngineConfig, asks: &[Ask]) -> (Vec<Option<Vec<u32>>>, Core
             if ask.leaves == Some(step)
                 && let Some(mailbox) = &boxes[index]
             {
-                drop(Ticket {
-                    mailbox: Arc::clone(mailbox),
-                    rid: String::new(),
-                    prompt_tokens: 0,
-                    rank: 0,
-                    arrived: Instant::now(),
-                    done: false,
-                });
+                leave(mailbox);
             }
         }
         core.step();
@@ -265,6 +271,34 @@ fn an_embedding_is_normalised_and_independent_of_chunks() {
 }
 
 #[test]
+fn a_request_is_computed_in_no_step_that_begins_after_its_reader_left() {
+    let config = config(32, 4, 64);
+    let mut core = Core::new(&config);
+    let rids = RidSet::default();
+    let mut boxes = Vec::new();
+    for (name, ask) in plain(3, 20, 50).iter().enumerate() {
+        let (sequence, mailbox) = sequence(&config, &rids, name, Task::Generate(params(50)), &ask.prompt);
+        core.submit(sequence);
+        boxes.push(mailbox);
+    }
+    core.step();
+    core.step();
+    assert_eq!(core.stats.generated_tokens, 6);
+    // In the middle of a step: that one is finished, the next begins without it.
+    let computed = core.compute(Instant::now()).unwrap();
+    leave(&boxes[1]);
+    core.finish(&computed, Instant::now());
+    assert_eq!(core.stats.generated_tokens, 9);
+    core.step();
+    assert_eq!((core.stats.generated_tokens, core.stats.running, core.stats.aborted), (11, 2, 1));
+    // Between steps.
+    leave(&boxes[0]);
+    core.step();
+    assert_eq!((core.stats.generated_tokens, core.stats.running, core.stats.aborted), (12, 1, 2));
+    core.scheduler.check().unwrap();
+}
+
+#[test]
 fn a_full_queue_refuses_and_an_abort_matches_by_prefix() {
     let config = EngineConfig { max_waiting: 3, ..config(32, 1, 64) };
     let mut core = Core::new(&config);
@@ -275,7 +309,7 @@ fn a_full_queue_refuses_and_an_abort_matches_by_prefix() {
         core.submit(sequence);
         boxes.push(mailbox);
     }
-    let full = Finish::Abort { message: "The request queue is full.".into(), status: Some(503) };
+    let full = Finish::Refused(Refusal::QueueFull);
     assert_eq!(taken(&boxes[3]).finish, Some(full.clone()));
     assert_eq!(taken(&boxes[4]).finish, Some(full));
     core.step();

@@ -3,8 +3,6 @@
 use super::*;
 use std::collections::BTreeSet;
 
-pub(crate) mod decode;
-
 /// A subscriber: applies events and complains about any that makes no sense where it stands.
 #[derive(Debug, Default)]
 pub(crate) struct Mirror(BTreeSet<(Medium, EventHash)>);

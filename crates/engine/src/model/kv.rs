@@ -1,36 +1,40 @@
 //! Where keys and values live: pages of a fixed number of tokens, addressed through a sequence's page table.
 //!
 //! Inside a page, tiles of 16 positions. Keys are stored transposed (`[dimension][16 positions]`), values are not
-//! (`[16 positions][dimension]`), so that both halves of attention read straight through memory with one output per
-//! vector lane. The KV heads of a layer lie apart, so that threads can write one each.
+//! (`[16 dimensions at a time][16 positions][16 dimensions]`), so that both halves of attention are products with
+//! panels of weights, one output per vector lane. The KV heads of a layer lie apart, so that threads can write one each.
 //!
 //! A page leaves and enters the store as bytes ([`KvStore::read_page`], [`KvStore::write_page`]): what is offloaded,
 //! sent to another process or migrated is exactly what was computed.
 
 use super::ModelConfig;
+use crate::kernels::lanes::ZERO;
+use crate::kernels::{Block, LANES, Square};
 
 #[cfg(test)]
 mod tests;
 
 /// Positions per tile; a page is a multiple of it.
-pub const TILE: usize = 16;
+pub const TILE: usize = LANES;
 
 #[derive(Debug)]
 pub struct KvStore {
     layers: Vec<Vec<HeadKv>>,
     pages: usize,
-    page_floats: usize,
+    /// Squares of keys (and as many of values) of one page and head.
+    page_squares: usize,
 }
 
 /// The KV of one head of one layer: tiles of all pages, in order of page and position.
 #[derive(Debug)]
 pub(crate) struct HeadKv {
-    /// `[page][tile][dimension][16 positions]`.
-    keys: Vec<f32>,
-    /// `[page][tile][16 positions][dimension]`.
-    values: Vec<f32>,
+    /// `[page][tile][dimension / 16]` squares of `[16 dimensions][16 positions]`.
+    keys: Vec<Square>,
+    /// `[page][tile][dimension / 16]` squares of `[16 positions][16 dimensions]`.
+    values: Vec<Square>,
     tiles_per_page: usize,
-    head_dim: usize,
+    /// Squares of one tile.
+    tile_squares: usize,
 }
 
 /// Why bytes cannot become a page.
@@ -50,15 +54,12 @@ impl KvStore {
             page_tokens > 0 && page_tokens.is_multiple_of(TILE),
             "page size {page_tokens} is not a multiple of {TILE}"
         );
-        let page_floats = page_tokens * config.head_dim;
-        let head = || HeadKv {
-            keys: vec![0.0; pages * page_floats],
-            values: vec![0.0; pages * page_floats],
-            tiles_per_page: page_tokens / TILE,
-            head_dim: config.head_dim,
-        };
+        let (tiles_per_page, tile_squares) = (page_tokens / TILE, config.head_dim / LANES);
+        let page_squares = tiles_per_page * tile_squares;
+        let empty = || vec![[ZERO; LANES]; pages * page_squares];
+        let head = || HeadKv { keys: empty(), values: empty(), tiles_per_page, tile_squares };
         let layers = (0..config.layers).map(|_| (0..config.kv_heads).map(|_| head()).collect()).collect();
-        KvStore { layers, pages, page_floats }
+        KvStore { layers, pages, page_squares }
     }
 
     #[must_use]
@@ -74,11 +75,12 @@ impl KvStore {
     /// Bytes of one page over all layers, as [`Self::read_page`] gives and [`Self::write_page`] takes them.
     #[must_use]
     pub fn page_bytes(&self) -> usize {
-        self.heads().count() * 2 * self.page_floats * size_of::<f32>()
+        self.heads().count() * 2 * self.page_squares * size_of::<Square>()
     }
 
     /// Replaces `bytes` by the page: for each layer, for each KV head, keys `[tile][dimension][16 positions]` and then
-    /// values `[tile][16 positions][dimension]`, f32 little-endian. Positions that were never computed hold anything.
+    /// values `[tile][dimension / 16][16 positions][16 dimensions]`, f32 little-endian. Positions that were never computed
+    /// hold anything.
     ///
     /// # Errors
     /// When there is no such page.
@@ -87,9 +89,10 @@ impl KvStore {
         bytes.resize(self.page_bytes(), 0);
         let (mut words, _) = bytes.as_chunks_mut::<4>();
         for part in self.heads().flat_map(|head| [&head.keys, &head.values]) {
-            let (own, rest) = words.split_at_mut(self.page_floats);
-            for (word, value) in own.iter_mut().zip(&part[range.clone()]) {
-                *word = value.to_le_bytes();
+            let (own, rest) = words.split_at_mut(self.page_squares * LANES * LANES);
+            let blocks = part[range.clone()].as_flattened();
+            for (words, block) in own.as_chunks_mut::<LANES>().0.iter_mut().zip(blocks) {
+                *words = block.0.map(f32::to_le_bytes);
             }
             words = rest;
         }
@@ -108,9 +111,10 @@ impl KvStore {
         }
         let (mut words, _) = bytes.as_chunks::<4>();
         for part in self.layers.iter_mut().flatten().flat_map(|head| [&mut head.keys, &mut head.values]) {
-            let (own, rest) = words.split_at(self.page_floats);
-            for (value, word) in part[range.clone()].iter_mut().zip(own) {
-                *value = f32::from_le_bytes(*word);
+            let (own, rest) = words.split_at(self.page_squares * LANES * LANES);
+            let blocks = part[range.clone()].as_flattened_mut();
+            for (block, words) in blocks.iter_mut().zip(own.as_chunks::<LANES>().0) {
+                block.0 = words.map(f32::from_le_bytes);
             }
             words = rest;
         }
@@ -121,12 +125,8 @@ impl KvStore {
         &self.layers[layer]
     }
 
-    /// Stores the key and value rows `[kv heads][dimension]` of one position.
-    pub(crate) fn write(&mut self, layer: usize, pages: &[u32], position: usize, key: &[f32], value: &[f32]) {
-        for (index, head) in self.layers[layer].iter_mut().enumerate() {
-            let own = index * head.head_dim..(index + 1) * head.head_dim;
-            head.write(pages, position, &key[own.clone()], &value[own]);
-        }
+    pub(crate) fn layer_mut(&mut self, layer: usize) -> &mut [HeadKv] {
+        &mut self.layers[layer]
     }
 
     fn heads(&self) -> impl Iterator<Item = &HeadKv> {
@@ -136,35 +136,47 @@ impl KvStore {
     fn range(&self, page: u32) -> Result<std::ops::Range<usize>, PageError> {
         let at = page as usize;
         let exists = at < self.pages;
-        let range = at * self.page_floats..(at + 1) * self.page_floats;
+        let range = at * self.page_squares..(at + 1) * self.page_squares;
         exists.then_some(range).ok_or(PageError::NoSuchPage { page, pages: self.pages })
     }
 }
 
 impl HeadKv {
-    /// Keys `[dimension][16 positions]`.
-    #[inline]
-    pub(crate) fn keys(&self, pages: &[u32], tile: usize) -> &[f32] {
-        &self.keys[self.at(pages, tile)..][..self.head_dim * TILE]
+    /// Keys of a tile, `[dimension / 16]` squares of `[16 dimensions][16 positions]`.
+    #[inline(always)]
+    pub(crate) fn keys(&self, pages: &[u32], tile: usize) -> &[Square] {
+        &self.keys[self.at(pages, tile)..][..self.tile_squares]
     }
 
-    /// Values `[16 positions][dimension]`.
-    #[inline]
-    pub(crate) fn values(&self, pages: &[u32], tile: usize) -> &[f32] {
-        &self.values[self.at(pages, tile)..][..self.head_dim * TILE]
+    /// Values of a tile, `[dimension / 16]` squares of `[16 positions][16 dimensions]`.
+    #[inline(always)]
+    pub(crate) fn values(&self, pages: &[u32], tile: usize) -> &[Square] {
+        &self.values[self.at(pages, tile)..][..self.tile_squares]
     }
 
-    fn write(&mut self, pages: &[u32], position: usize, key: &[f32], value: &[f32]) {
+    /// Stores the key and the value of one position, `[dimension]` in blocks.
+    #[inline(always)]
+    pub(crate) fn write<'a>(
+        &mut self,
+        pages: &[u32],
+        position: usize,
+        key: &[Block],
+        value: impl Iterator<Item = &'a Block>,
+    ) {
         let (at, slot) = (self.at(pages, position / TILE), position % TILE);
-        for (row, key) in self.keys[at..].chunks_exact_mut(TILE).zip(key) {
-            row[slot] = *key;
+        for (square, key) in self.keys[at..].iter_mut().zip(key) {
+            for (row, key) in square.iter_mut().zip(key.0) {
+                row.0[slot] = key;
+            }
         }
-        self.values[at + slot * self.head_dim..][..self.head_dim].copy_from_slice(value);
+        for (square, value) in self.values[at..][..self.tile_squares].iter_mut().zip(value) {
+            square[slot] = *value;
+        }
     }
 
-    #[inline]
+    #[inline(always)]
     fn at(&self, pages: &[u32], tile: usize) -> usize {
         let page = pages[tile / self.tiles_per_page] as usize;
-        (page * self.tiles_per_page + tile % self.tiles_per_page) * self.head_dim * TILE
+        (page * self.tiles_per_page + tile % self.tiles_per_page) * self.tile_squares
     }
 }

@@ -37,12 +37,14 @@ impl ApiError {
         json!({"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}})
     }
 
-    /// The error that an abort stands for, when it is one (a client's own abort is not).
+    /// The error that the end of a request stands for, when it is one (a client's own abort is not).
     pub(crate) fn of_finish(finish: &Finish) -> Option<Self> {
         match finish {
             Finish::Abort { message, status: Some(status) } => {
-                Some(ApiError::new(*status, if *status == 503 { "queue_full" } else { "engine_failed" }, message))
+                let code = if *status == 503 { "shutting_down" } else { "engine_failed" };
+                Some(ApiError::new(*status, code, message))
             }
+            Finish::Refused(refusal) => Some(ApiError::new(refusal.status(), refusal.code(), refusal.to_string())),
             _ => None,
         }
     }

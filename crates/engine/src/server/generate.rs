@@ -192,6 +192,10 @@ fn finish_reason(finish: &Finish, generated: usize) -> Value {
         Finish::StopText(text) => json!({"type": "stop", "matched": text}),
         Finish::Embedded => json!({"type": "stop", "matched": null}),
         Finish::Length => json!({"type": "length", "length": generated}),
+        Finish::Refused(refusal) => json!({
+            "type": "abort", "message": refusal.to_string(), "status_code": refusal.status(),
+            "err_type": refusal.err_type(), "code": refusal.code(),
+        }),
         Finish::Abort { message, status } => json!({
             "type": "abort", "message": message, "status_code": status,
             "err_type": status.map(|_| "ServiceUnavailableError"),

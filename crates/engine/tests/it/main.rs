@@ -6,7 +6,6 @@ mod client;
 mod crash;
 mod errors;
 mod faults;
-mod kv_events;
 mod lifecycle;
 mod logprobs;
 mod ranks;

@@ -48,7 +48,7 @@ fn a_page_holds_all_heads_and_layers_and_others_stay_as_they_are() {
     }
     // Layer 1, head 1: the last quarter; its second tile of keys, dimension 3, position 20.
     let at = 3 * 2 * 512 + 256 + 3 * 16 + 4;
-    assert_eq!(kv.layer(1)[1].keys(&[1], 1)[3 * 16 + 4], at as f32);
+    assert_eq!(kv.layer(1)[1].keys(&[1], 1)[0][3].0[4], at as f32);
 }
 
 #[test]
