@@ -121,4 +121,10 @@ impl Chain {
     pub fn page_tokens(&self) -> usize {
         self.page_tokens
     }
+
+    /// What the first page's digest continues, if not nothing.
+    #[must_use]
+    pub fn seed(&self) -> Option<&Digest> {
+        self.seed.as_ref()
+    }
 }

@@ -12,6 +12,7 @@ use crate::sequence::{Job, Sequence};
 use crate::stats::Stats;
 use std::time::{Duration, Instant};
 
+pub(crate) mod moving;
 #[cfg(test)]
 pub(crate) mod tests;
 

@@ -167,6 +167,7 @@ impl EngineHandle {
             rank,
             arrived,
             done: false,
+            place: None,
         };
         let sequence = Box::new(Sequence::new(request, guard, mailbox, self.0.page_tokens, arrived));
         let mut inbox = self.0.inbox.lock();

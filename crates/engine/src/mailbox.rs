@@ -2,15 +2,20 @@
 //!
 //! Not a queue: news is merged while the reader is slow (SGLang coalesces the same way), so the engine never waits for a
 //! reader and the memory is bounded by the request's own output. A reader that goes away closes the mailbox, and the
-//! step loop drops the request before its next step.
+//! step loop drops the request before its next step. That of a migrated request waits a little for another reader.
 
 use crate::request::Finish;
 use crate::sampling::logprobs::TokenLogprobs;
+use kept::{Kept, Place};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
+
+mod kept;
+#[cfg(test)]
+mod tests;
 
 /// News of a request.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +52,8 @@ impl Update {
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     news: Mutex<Update>,
+    /// In place of `news`, for a request that came by migration.
+    kept: Option<Mutex<Kept>>,
     bell: Notify,
     closed: AtomicBool,
     /// Where to say that the reader left, and under which number.
@@ -65,8 +72,19 @@ impl Departures {
 }
 
 impl Mailbox {
+    /// One that forgets nothing and is closed when nobody has read for `linger`.
+    pub(crate) fn keeping(now: Instant, linger: Duration) -> Self {
+        Mailbox { kept: Some(Mutex::new(Kept::new(now, linger))), ..Mailbox::default() }
+    }
+
     /// Adds news and wakes the reader. Nothing is added after a finish.
     pub(crate) fn post(&self, change: impl FnOnce(&mut Update)) {
+        if let Some(kept) = &self.kept {
+            if kept.lock().add(change) {
+                self.bell.notify_waiters();
+            }
+            return;
+        }
         {
             let mut news = self.news.lock();
             if news.finish.is_some() {
@@ -78,7 +96,35 @@ impl Mailbox {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        match &self.kept {
+            Some(kept) => kept.lock().is_left(),
+            None => self.closed.load(Ordering::Acquire),
+        }
+    }
+
+    /// Output tokens posted so far, where everything is kept.
+    pub(crate) fn kept_tokens(&self) -> Option<usize> {
+        self.kept.as_ref().map(|kept| kept.lock().tokens())
+    }
+
+    /// The place of a new reader that has the first `tokens` of the output, and what it is taken to have; the reader
+    /// before it gets nothing more. `None` where output is not kept.
+    pub(crate) fn attach(&self, tokens: usize) -> Option<(Place, Update)> {
+        let attached = self.kept.as_ref()?.lock().attach(tokens);
+        self.bell.notify_waiters();
+        Some(attached)
+    }
+
+    /// The reader's next update; `None` while there is nothing new.
+    fn take(&self, place: Option<&mut Place>) -> Option<Update> {
+        if let (Some(kept), Some(place)) = (&self.kept, place) {
+            let replaced = || Some(Update { finish: Some(replaced()), ..Update::default() });
+            return kept.lock().read(place).unwrap_or_else(|()| replaced());
+        }
+        let mut news = self.news.lock();
+        let ready = !news.ids.is_empty() || news.finish.is_some();
+        let (cached_tokens, retractions) = (news.cached_tokens, news.retractions);
+        ready.then(|| std::mem::replace(&mut *news, Update { cached_tokens, retractions, ..Update::default() }))
     }
 
     /// From now on, and if it was before, `departures` hears under `serial` that the reader left.
@@ -102,6 +148,11 @@ impl Mailbox {
     }
 }
 
+/// What a reader learns when another one has taken its place.
+fn replaced() -> Finish {
+    Finish::Abort { message: "Another reader has attached.".to_owned(), status: Some(409) }
+}
+
 /// The reader's end of a submitted request. Dropping it cancels the request.
 #[derive(Debug)]
 pub struct Ticket {
@@ -112,32 +163,41 @@ pub struct Ticket {
     pub rank: usize,
     pub arrived: Instant,
     pub(crate) done: bool,
+    /// Where the output is kept.
+    pub(crate) place: Option<Place>,
 }
 
 impl Ticket {
+    #[cfg(test)]
+    pub(crate) fn bare(mailbox: Arc<Mailbox>) -> Self {
+        let (rid, arrived) = (String::new(), Instant::now());
+        Ticket { mailbox, rid, prompt_tokens: 0, rank: 0, arrived, done: false, place: None }
+    }
+
     /// Waits for news. `None` after the finish was delivered.
     pub async fn next(&mut self) -> Option<Update> {
         if self.done {
             return None;
         }
         loop {
-            let update = {
-                let mut news = self.mailbox.news.lock();
-                let ready = !news.ids.is_empty() || news.finish.is_some();
-                let (cached_tokens, retractions) = (news.cached_tokens, news.retractions);
-                ready.then(|| std::mem::replace(&mut *news, Update { cached_tokens, retractions, ..Update::default() }))
-            };
-            if let Some(update) = update {
+            // Waiting before it looks: nothing that is posted in between goes unheard.
+            let bell = self.mailbox.bell.notified();
+            tokio::pin!(bell);
+            bell.as_mut().enable();
+            if let Some(update) = self.mailbox.take(self.place.as_mut()) {
                 self.done = update.finish.is_some();
                 return Some(update);
             }
-            self.mailbox.bell.notified().await;
+            bell.await;
         }
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.mailbox.close();
+        match (&self.mailbox.kept, self.place) {
+            (Some(kept), Some(place)) => kept.lock().leave(place.reader, Instant::now()),
+            _ => self.mailbox.close(),
+        }
     }
 }

@@ -48,6 +48,14 @@ pub enum Finish {
     Refused(Refusal),
     /// An embedding is complete.
     Embedded,
+    /// It goes on in another engine.
+    Migrated {
+        migration: String,
+        /// Output tokens so far, all of them posted here; the other engine goes on with the next.
+        output_tokens: usize,
+        /// What the other engine must be shown to take over, in hexadecimal.
+        fence: String,
+    },
 }
 
 impl Finish {
@@ -58,6 +66,7 @@ impl Finish {
             Finish::StopToken(_) | Finish::StopText(_) | Finish::Embedded => "stop",
             Finish::Length => "length",
             Finish::Abort { .. } | Finish::Refused(_) => "abort",
+            Finish::Migrated { .. } => "migrated",
         }
     }
 }

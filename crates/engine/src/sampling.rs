@@ -11,6 +11,7 @@ use crate::tokenizer::IM_END;
 use penalties::Tally;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 pub mod logprobs;
@@ -19,7 +20,8 @@ pub mod penalties;
 mod tests;
 
 /// What a request asks of sampling and of its end.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SamplingParams {
     pub max_new_tokens: usize,
     /// No end token and none of `stop_token_ids` is generated before this many tokens.

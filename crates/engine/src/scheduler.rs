@@ -8,8 +8,7 @@
 //! A step costs what runs and what it admits, however many wait.
 
 use crate::block_manager::BlockManager;
-use crate::kv_events::Label;
-use crate::kv_events::names::{Names, Scheme};
+use crate::kv_events::names::Scheme;
 use crate::mailbox::Departures;
 use crate::refusal::Refusal;
 use crate::sequence::{Job, Sequence};
@@ -37,6 +36,8 @@ pub(crate) struct Scheduler {
     blocked: Option<Blocked>,
     /// Sequences that planning has looked at since the start.
     pub(crate) looked_at: u64,
+    /// Places among the running that are kept for sequences on their way here.
+    pub(crate) reserved_places: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +75,17 @@ impl Scheduler {
             departures: Arc::default(),
             blocked: None,
             looked_at: 0,
+            reserved_places: 0,
         }
+    }
+
+    pub(crate) fn page_tokens(&self) -> usize {
+        self.limits.page_tokens
+    }
+
+    /// A place among the running can be had now.
+    pub(crate) fn has_place(&self) -> bool {
+        self.running.len() + self.reserved_places < self.limits.max_running
     }
 
     /// Queues a sequence, or gives it back with the reason.
@@ -101,6 +112,13 @@ impl Scheduler {
         }
         let turn = turn(&sequence);
         self.waiting.insert(turn, sequence);
+    }
+
+    /// Runs a sequence that came with its pages.
+    pub(crate) fn adopt(&mut self, mut sequence: Sequence) {
+        self.arrivals += 1;
+        sequence.serial = self.arrivals;
+        self.running.push(sequence);
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -219,7 +237,7 @@ impl Scheduler {
 
     /// Moves waiting sequences to running while budget, places and pages last.
     fn admit(&mut self) {
-        while self.budget() > 0 && self.running.len() < self.limits.max_running {
+        while self.budget() > 0 && self.has_place() {
             let Some(hit) = self.fitting_hit() else { return };
             let Some(mut sequence) = self.waiting.pop_first() else { return };
             self.blocked = None;
@@ -270,19 +288,12 @@ impl Scheduler {
     pub(crate) fn commit(&mut self, index: usize) {
         let sequence = &mut self.running[index];
         sequence.computed += sequence.scheduled;
-        sequence.chain.extend(&sequence.tokens);
-        let full = sequence.computed / self.limits.page_tokens;
-        let Sequence { chain, names, tokens, owner, pages, .. } = sequence;
-        if let Some(naming) = self.limits.naming {
-            let new = || Names::new(naming, Arc::clone(owner), self.limits.page_tokens);
-            names.get_or_insert_with(new).extend(chain, tokens);
-        }
-        for page in sequence.committed_pages..full {
-            let parent = page.checked_sub(1).map(|above| pages[above]);
-            let label = || names.as_ref().map_or_else(Label::default, |names| names.label(page, tokens));
-            pages[page] = self.blocks.commit(pages[page], chain.digests()[page], parent, label);
-        }
-        sequence.committed_pages = full;
+        sequence.commit_pages(&mut self.blocks, self.limits.naming);
+    }
+
+    /// As [`Self::commit`], for a sequence that is not in the schedule.
+    pub(crate) fn commit_pages(&mut self, sequence: &mut Sequence) {
+        sequence.commit_pages(&mut self.blocks, self.limits.naming);
     }
 
     /// Prompt tokens that still wait for prefill.
@@ -294,8 +305,14 @@ impl Scheduler {
     /// Pages, holders and counters agree.
     #[cfg(test)]
     pub(crate) fn check(&self) -> Result<(), String> {
+        self.check_with(&[])
+    }
+
+    /// As [`Self::check`], with pages that are held elsewhere.
+    #[cfg(test)]
+    pub(crate) fn check_with(&self, held: &[u32]) -> Result<(), String> {
         let mut holders = vec![0; self.blocks.total()];
-        for page in self.running.iter().flat_map(|sequence| &sequence.pages) {
+        for page in self.running.iter().flat_map(|sequence| &sequence.pages).chain(held) {
             holders[*page as usize] += 1;
         }
         if self.waiting.iter().any(|sequence| !sequence.pages.is_empty()) {

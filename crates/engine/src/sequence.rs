@@ -1,7 +1,8 @@
 //! One request inside the engine: its tokens, its pages, its end.
 
-use crate::kv_events::Owner;
-use crate::kv_events::names::Names;
+use crate::block_manager::BlockManager;
+use crate::kv_events::names::{Names, Scheme};
+use crate::kv_events::{Label, Owner};
 use crate::mailbox::Mailbox;
 use crate::refusal::Refusal;
 use crate::request::{Finish, Request, Task};
@@ -15,6 +16,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+mod moving;
 #[cfg(test)]
 mod tests;
 
@@ -180,6 +182,24 @@ impl Sequence {
             Job::Generate(generation) => generation.prompt_logits_from(self.prompt_len).map_or(last, |at| at.min(last)),
         };
         tokens / self.chain.page_tokens()
+    }
+
+    /// Full pages whose tokens are computed become findable. A page that somebody else committed first takes the place
+    /// of the own one.
+    pub(crate) fn commit_pages(&mut self, blocks: &mut BlockManager, naming: Option<Scheme>) {
+        let Sequence { chain, names, tokens, owner, pages, .. } = self;
+        chain.extend(tokens);
+        if let Some(naming) = naming {
+            let new = || Names::new(naming, Arc::clone(owner), chain.page_tokens());
+            names.get_or_insert_with(new).extend(chain, tokens);
+        }
+        let full = self.computed / chain.page_tokens();
+        for page in self.committed_pages..full {
+            let parent = page.checked_sub(1).map(|above| pages[above]);
+            let label = || names.as_ref().map_or_else(Label::default, |names| names.label(page, tokens));
+            pages[page] = blocks.commit(pages[page], chain.digests()[page], parent, label);
+        }
+        self.committed_pages = full;
     }
 
     /// The first of the tokens up to `end` whose logits this step must give; `None` when none are needed.

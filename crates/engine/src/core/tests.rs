@@ -62,25 +62,11 @@ pub(crate) fn sequence(
 
 /// What a reader does that goes away.
 fn leave(mailbox: &Arc<Mailbox>) {
-    drop(Ticket {
-        mailbox: Arc::clone(mailbox),
-        rid: String::new(),
-        prompt_tokens: 0,
-        rank: 0,
-        arrived: Instant::now(),
-        done: false,
-    });
+    drop(Ticket::bare(Arc::clone(mailbox)));
 }
 
 pub(crate) fn taken(mailbox: &Arc<Mailbox>) -> Update {
-    let mut ticket = Ticket {
-        mailbox: Arc::clone(mailbox),
-        rid: String::new(),
-        prompt_tokens: 0,
-        rank: 0,
-        arrived: Instant::now(),
-        done: false,
-    };
+    let mut ticket = Ticket::bare(Arc::clone(mailbox));
     // The finish is there: the future is ready at once.
     futures_util::FutureExt::now_or_never(ticket.next()).flatten().unwrap_or_default()
 }

@@ -85,8 +85,19 @@ impl KvStore {
     /// # Errors
     /// When there is no such page.
     pub fn read_page(&self, page: u32, bytes: &mut Vec<u8>) -> Result<(), PageError> {
-        let range = self.range(page)?;
         bytes.resize(self.page_bytes(), 0);
+        self.copy_page(page, bytes)
+    }
+
+    /// As [`Self::read_page`], into memory of the right size.
+    ///
+    /// # Errors
+    /// When there is no such page or `bytes` are not [`Self::page_bytes`] many; nothing is changed then.
+    pub fn copy_page(&self, page: u32, bytes: &mut [u8]) -> Result<(), PageError> {
+        let (range, expected) = (self.range(page)?, self.page_bytes());
+        if bytes.len() != expected {
+            return Err(PageError::WrongSize { actual: bytes.len(), expected });
+        }
         let (mut words, _) = bytes.as_chunks_mut::<4>();
         for part in self.heads().flat_map(|head| [&head.keys, &head.values]) {
             let (own, rest) = words.split_at_mut(self.page_squares * LANES * LANES);

@@ -7,7 +7,7 @@ use crate::kernels::exp;
 pub const IMPOSSIBLE: f32 = -9999.0;
 
 /// What to report besides the token that was taken.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct LogprobAsk {
     /// The most likely ids, this many.
     pub top: usize,

@@ -26,6 +26,7 @@ fn request(name: usize, prompt: usize, new: usize) -> (Sequence, Ticket) {
         rank: 0,
         arrived: Instant::now(),
         done: false,
+        place: None,
     };
     let request = Request::new(rid, prompt, Task::Generate(params));
     (Sequence::new(request, guard, mailbox, 16, Instant::now()), ticket)

@@ -196,6 +196,9 @@ fn finish_reason(finish: &Finish, generated: usize) -> Value {
             "type": "abort", "message": refusal.to_string(), "status_code": refusal.status(),
             "err_type": refusal.err_type(), "code": refusal.code(),
         }),
+        Finish::Migrated { migration, output_tokens, fence } => json!({
+            "type": "migrated", "migration": migration, "output_tokens": output_tokens, "fence": fence,
+        }),
         Finish::Abort { message, status } => json!({
             "type": "abort", "message": message, "status_code": status,
             "err_type": status.map(|_| "ServiceUnavailableError"),
