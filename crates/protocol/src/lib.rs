@@ -1,5 +1,6 @@
 //! Wire forms the gateway reads and writes: request bodies, server-sent events, error objects.
 
+pub mod chat_template;
 pub mod error_body;
 pub mod request;
 pub mod sse;
