@@ -4,3 +4,4 @@ pub mod chat_template;
 pub mod error_body;
 pub mod request;
 pub mod sse;
+pub mod tokenizer;
