@@ -5,7 +5,6 @@
 //! `<0xE6>` is a byte; a run of such bytes is text if it is UTF-8 as a whole, else one U+FFFD per byte. Others are decoded
 //! by the crate.
 
-use serde_json::Value;
 use std::collections::BTreeMap;
 use tokenizers::Decoder as _;
 use tokenizers::decoders::DecoderWrapper;
@@ -145,7 +144,7 @@ fn classify(decoder: Option<&DecoderWrapper>) -> (Kind, Vec<DecoderWrapper>) {
 fn strip_rule(decoder: &DecoderWrapper) -> Option<(char, usize)> {
     let json = serde_json::to_value(decoder).ok()?;
     let content = json["content"].as_str()?.chars().next()?;
-    (json["stop"] == Value::from(0)).then_some((content, json["start"].as_u64()? as usize))
+    (json["stop"] == 0).then_some((content, json["start"].as_u64()? as usize))
 }
 
 /// `<0xE6>`.

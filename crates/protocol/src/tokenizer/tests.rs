@@ -7,6 +7,7 @@ fn added(id: u32, content: &str, special: bool) -> Value {
     json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": special})
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "JSON is written in place")]
 fn file(model: Value, added_tokens: Vec<Value>, pre: Value, decoder: Value, post: Value) -> Value {
     json!({
         "version": "1.0", "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
