@@ -109,6 +109,13 @@ impl Core {
         self.refresh();
     }
 
+    /// Keeps a share of the pages away from everybody.
+    pub(crate) fn press(&mut self, share: f32) {
+        let blocks = &mut self.scheduler.blocks;
+        blocks.press((blocks.total() as f32 * share).round() as usize);
+        self.refresh();
+    }
+
     /// Drops what nobody reads any more.
     pub(crate) fn sweep(&mut self) {
         let gone = self.scheduler.sweep();

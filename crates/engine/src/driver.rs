@@ -34,9 +34,18 @@ pub enum SubmitError {
 }
 
 enum Command {
-    Submit { rank: usize, sequence: Box<Sequence> },
-    Abort { prefix: Option<String> },
-    Flush { done: oneshot::Sender<bool> },
+    Submit {
+        rank: usize,
+        sequence: Box<Sequence>,
+    },
+    Abort {
+        prefix: Option<String>,
+    },
+    Flush {
+        done: oneshot::Sender<bool>,
+    },
+    /// Nothing but a turn of the loop.
+    Look,
 }
 
 #[derive(Default)]
@@ -195,6 +204,11 @@ impl EngineHandle {
         answer.await.unwrap_or(false)
     }
 
+    /// Lets the step loop see what was changed beside it, when it would otherwise sleep.
+    pub(crate) fn look(&self) {
+        self.send(Command::Look);
+    }
+
     /// One snapshot per rank.
     #[must_use]
     pub fn stats(&self) -> Vec<Stats> {
@@ -217,11 +231,12 @@ impl EngineHandle {
     }
 }
 
-/// How often a frozen engine looks whether it is still frozen.
-const FROZEN_POLL: Duration = Duration::from_millis(5);
+/// How often an engine that is frozen, or has requests and no room to compute any, looks whether that is still so.
+const POLL: Duration = Duration::from_millis(5);
 
 fn run(mut lockstep: Lockstep, shared: &Shared, delay: Duration) {
     let mut crash = CrashWatch::default();
+    let mut stuck = false;
     loop {
         let commands = {
             let mut inbox = shared.inbox.lock();
@@ -235,19 +250,26 @@ fn run(mut lockstep: Lockstep, shared: &Shared, delay: Duration) {
                 return;
             }
             if shared.faults.frozen() {
-                shared.bell.wait_for(&mut inbox, FROZEN_POLL);
+                shared.bell.wait_for(&mut inbox, POLL);
                 continue;
+            }
+            if stuck && inbox.commands.is_empty() {
+                shared.bell.wait_for(&mut inbox, POLL);
             }
             std::mem::take(&mut inbox.commands)
         };
         for command in commands {
             obey(&mut lockstep, command);
         }
+        lockstep.press(shared.faults.kv_pressure());
         // Before the step as well: whoever has seen a token of a request finds the request counted.
         tell(&lockstep, shared);
         // Before the step as well: that is where the count begins.
         crash.look(&shared.faults, lockstep.stats());
-        if let Some(begun) = lockstep.begin(shared.faults.step_delay().unwrap_or(delay)) {
+        let least = shared.faults.step_delay().unwrap_or(delay);
+        let begun = lockstep.begin(least, shared.faults.slow_step());
+        stuck = begun.is_none();
+        if let Some(begun) = begun {
             // Held while tokens are posted: whoever has seen a token finds its step counted.
             let mut told = shared.stats.lock();
             lockstep.end(begun);
@@ -279,5 +301,6 @@ fn obey(lockstep: &mut Lockstep, command: Command) {
             // The caller may be gone.
             let _ = done.send(idle);
         }
+        Command::Look => {}
     }
 }

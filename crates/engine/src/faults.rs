@@ -19,6 +19,10 @@ pub struct Faults {
     pub torn_stream_clean: bool,
     /// Overrides the configured step delay.
     pub step_delay_us: Option<u64>,
+    /// Steps take longer than they do.
+    pub slow_step: Option<SlowStep>,
+    /// Share of the KV pages that nobody can have, 0 to 1. What requests hold is not taken from them.
+    pub kv_pressure: f32,
     /// Answer generation requests with this status.
     pub http_status: Option<u16>,
     /// Abort the process when so much more has happened.
@@ -35,6 +39,25 @@ pub enum CrashAfter {
     Tokens(u64),
     Steps(u64),
     Seconds(u64),
+}
+
+/// How much longer a step takes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SlowStep {
+    /// So many times as long, at least 1.
+    Factor(f32),
+    /// So many microseconds more.
+    Us(u64),
+}
+
+impl SlowStep {
+    pub(crate) fn stretch(self, took: Duration) -> Duration {
+        match self {
+            SlowStep::Factor(factor) => took.mul_f32(factor.max(1.0)),
+            SlowStep::Us(us) => took + Duration::from_micros(us),
+        }
+    }
 }
 
 /// Shared switch.
@@ -82,6 +105,14 @@ impl FaultSwitch {
 
     pub(crate) fn step_delay(&self) -> Option<Duration> {
         self.0.borrow().step_delay_us.map(Duration::from_micros)
+    }
+
+    pub(crate) fn slow_step(&self) -> Option<SlowStep> {
+        self.0.borrow().slow_step
+    }
+
+    pub(crate) fn kv_pressure(&self) -> f32 {
+        self.0.borrow().kv_pressure
     }
 
     pub(crate) fn crash_after(&self) -> Option<CrashAfter> {

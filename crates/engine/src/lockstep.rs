@@ -10,6 +10,7 @@
 use crate::config::EngineConfig;
 use crate::core::{Computed, Core};
 use crate::driver::Size;
+use crate::faults::SlowStep;
 use crate::stats::Stats;
 use std::time::{Duration, Instant};
 
@@ -52,31 +53,38 @@ impl Lockstep {
         self.ranks.iter_mut().for_each(Core::resume);
     }
 
+    /// Keeps this share of every rank's pages away from everybody.
+    pub(crate) fn press(&mut self, share: f32) {
+        self.ranks.iter_mut().for_each(|core| core.press(share));
+    }
+
     /// One step of every rank.
     #[cfg(test)]
     pub(crate) fn step(&mut self, least: Duration) {
-        if let Some(begun) = self.begin(least) {
+        if let Some(begun) = self.begin(least, None) {
             self.end(begun);
         }
     }
 
-    /// Computes a step of every rank, which takes at least `least` where there is anything to compute. Nothing is posted
-    /// before the slowest rank is done, and not before [`Self::end`].
-    pub(crate) fn begin(&mut self, least: Duration) -> Option<Begun> {
+    /// Computes a step of every rank, which takes at least `least` where there is anything to compute, and longer still
+    /// when it is slowed. Nothing is posted before the slowest rank is done, and not before [`Self::end`].
+    pub(crate) fn begin(&mut self, least: Duration, slow: Option<SlowStep>) -> Option<Begun> {
+        let slowed = |took: Duration| slow.map_or(took, |slow| slow.stretch(took)).max(least);
         let started = Instant::now();
         let mut begun = started;
         let mut parts = Vec::with_capacity(self.ranks.len());
         for core in &mut self.ranks {
             let computed = core.compute(begun);
             let now = Instant::now();
-            let own = if computed.is_some() { (now - begun).max(least) } else { Duration::ZERO };
+            let own = if computed.is_some() { slowed(now - begun) } else { Duration::ZERO };
             parts.push((computed, own));
             begun = now;
         }
         if parts.iter().all(|(computed, _)| computed.is_none()) {
             return None;
         }
-        let rest = least.saturating_sub(started.elapsed());
+        let took = started.elapsed();
+        let rest = slowed(took).saturating_sub(took);
         if !rest.is_zero() {
             std::thread::sleep(rest);
         }

@@ -110,3 +110,25 @@ fn a_pause_is_neither_busy_nor_idle() {
     assert_eq!(lockstep.ranks[0].stats.joint_steps, 3);
     assert!(account(&lockstep) >= 6_000_000, "a step takes at least what it is told");
 }
+
+#[test]
+fn a_slowed_step_takes_its_time_and_says_so() {
+    let config = config(40, 4, 64);
+    let mut lockstep = Lockstep::new(&config);
+    assert!(
+        lockstep.begin(Duration::ZERO, Some(SlowStep::Us(1_000_000_000))).is_none(),
+        "nothing to do is done at once"
+    );
+    let (sequence, _mailbox) = sequence(&config, &RidSet::default(), 0, Task::Generate(params(4)), &[300; 10]);
+    lockstep.ranks[0].submit(sequence);
+    let mut spent = |slow: SlowStep| {
+        let started = Instant::now();
+        let begun = lockstep.begin(Duration::ZERO, Some(slow)).unwrap();
+        lockstep.end(begun);
+        started.elapsed()
+    };
+    assert!(spent(SlowStep::Us(20_000)) >= Duration::from_millis(20));
+    // Many times what a step of this model can take in no time at all.
+    assert!(spent(SlowStep::Factor(1000.0)) >= Duration::from_millis(1));
+    assert!(lockstep.ranks[0].stats.busy_ns >= 21_000_000);
+}

@@ -3,7 +3,7 @@
 use super::State;
 use super::errors::ApiError;
 use super::fields::Fields;
-use crate::faults::{CrashAfter, Faults};
+use crate::faults::{CrashAfter, Faults, SlowStep};
 use axum::Json;
 use serde_json::Value;
 
@@ -56,6 +56,21 @@ pub(crate) const KINDS: &[Kind] = &[
         },
     },
     Kind {
+        name: "slow_step",
+        takes: "one of `{\"factor\": 1 to 1000}`, `{\"us\": 0 to 60000000}`",
+        does: "every step takes so many times as long, or so many microseconds more",
+        set: |fields, name, faults| slow_step(fields, name).map(|slow| faults.slow_step = slow),
+    },
+    Kind {
+        name: "kv_pressure",
+        takes: "0 to 1",
+        does: "keeps this share of the KV pages away from everybody; requests keep the pages they hold",
+        set: |fields, name, faults| {
+            faults.kv_pressure = fields.number(name, 0.0, 1.0)?.unwrap_or(0.0);
+            Ok(())
+        },
+    },
+    Kind {
         name: "http_status",
         takes: "400 to 599",
         does: "answers generation requests with this status",
@@ -93,6 +108,7 @@ pub(crate) fn change(state: &State, body: &[u8]) -> Result<Json<Faults>, ApiErro
     enabled(state)?;
     let faults = changed(state.faults.current(), body)?;
     state.faults.set(faults.clone());
+    state.engine.handle().look();
     Ok(Json(faults))
 }
 
@@ -128,6 +144,19 @@ fn ranged(fields: &Fields, name: &str, low: i64, high: i64) -> Result<Option<i64
             Err(ApiError::field(name, format!("{value} is not between {low} and {high}")))
         }
         value => Ok(value),
+    }
+}
+
+fn slow_step(fields: &Fields, name: &str) -> Result<Option<SlowStep>, ApiError> {
+    if fields.get(name).is_none() {
+        return Ok(None);
+    }
+    let slow = fields.object(name)?;
+    let factor = slow.number("factor", 1.0, 1000.0)?.map(SlowStep::Factor);
+    let us = ranged(&slow, "us", 0, MAX_DELAY_US)?.map(|us| SlowStep::Us(us.cast_unsigned()));
+    match (factor, us) {
+        (Some(one), None) | (None, Some(one)) => Ok(Some(one)),
+        _ => Err(ApiError::field(name, "give exactly one of factor and us")),
     }
 }
 

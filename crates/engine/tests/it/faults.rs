@@ -100,3 +100,34 @@ fn a_skewed_clock_is_seen_wherever_a_time_is_reported() {
     let error = answer.json();
     assert!(error["error"]["message"].as_str().unwrap().contains("no_respond"), "{error}");
 }
+
+#[test]
+fn under_pressure_requests_wait_and_are_served_when_it_is_lifted() {
+    // 64 pages in all.
+    let server = Server::start(EngineConfig { kv_tokens: 1024, context_tokens: 1024, ..config() });
+    let greedy = |stream: bool| json!({"prompt": " ship", "max_tokens": 200, "ignore_eos": true, "stream": stream, "temperature": 0});
+    let alone = server.ask("/v1/completions", &greedy(false));
+    server.ask("/admin/faults", &json!({"kv_pressure": 1.0}));
+    server.wait_load("all pages are away", |load| load["token_usage"] == 1.0);
+    let waiting =
+        server.post("/generate", &json!({"text": " ship", "stream": true, "sampling_params": {"max_new_tokens": 3}}));
+    server.wait_load("it waits", |load| load["num_waiting_reqs"] == 1);
+    let generated = |server: &Server| {
+        let page = server.get("/metrics").text();
+        page.lines().find(|line| line.starts_with("sglang:generation_tokens_total")).unwrap().to_owned()
+    };
+    let before = generated(&server);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(generated(&server), before, "nothing is generated without room");
+    // Some room: it is served. Two that do not fit together take turns, and the answer is the same.
+    server.ask("/admin/faults", &json!({"kv_pressure": 0.7}));
+    assert_eq!(waiting.events().last().unwrap()["meta_info"]["completion_tokens"], 3);
+    let twins: Vec<_> = (0..2).map(|_| server.post("/v1/completions", &greedy(true))).collect();
+    for twin in twins {
+        let text: String =
+            twin.events().iter().map(|event| event["choices"][0]["text"].as_str().unwrap().to_owned()).collect();
+        assert_eq!(text, alone["choices"][0]["text"]);
+    }
+    server.ask("/admin/faults", &json!({"kv_pressure": null}));
+    server.wait_empty();
+}

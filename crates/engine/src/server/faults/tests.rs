@@ -27,6 +27,9 @@ fn what_is_wrong_is_named() {
         (json!({"crash_after": 3}), "expected an object"),
         (json!({"clock_skew_ms": 1e15 as i64}), "is not between"),
         (json!({"http_status": 200}), "400 and 599"),
+        (json!({"slow_step": {"factor": 0.5}}), "factor: 0.5 is not between 1 and 1000"),
+        (json!({"slow_step": {}}), "exactly one of factor and us"),
+        (json!({"kv_pressure": 1.5}), "not between 0 and 1"),
         (json!([1]), "send a JSON object"),
     ] {
         let message = change(&body).unwrap_err();
