@@ -3,6 +3,7 @@
 use crate::kv_events::KvEventsConfig;
 use crate::model::ModelConfig;
 use crate::model::kv::TILE;
+use crate::timing::Timing;
 use std::time::Duration;
 
 /// Ranks of one process.
@@ -37,6 +38,8 @@ pub struct EngineConfig {
     pub incremental_streaming: bool,
     /// Every step takes at least this long, so that a demo has visible timings.
     pub step_delay: Duration,
+    /// Every step takes what a GPU would take. `None`: what it takes.
+    pub timing: Option<Timing>,
     /// Publish what enters and leaves the KV cache. `None`: nobody listens.
     pub kv_events: Option<KvEventsConfig>,
     /// Serve `/admin/faults`.
@@ -67,6 +70,7 @@ impl Default for EngineConfig {
             default_max_tokens: 128,
             incremental_streaming: false,
             step_delay: Duration::ZERO,
+            timing: None,
             kv_events: None,
             faults: false,
             stalled_reader: Duration::from_secs(60),
@@ -82,6 +86,8 @@ impl Default for EngineConfig {
 pub enum EngineError {
     #[error("{name} is {value}: {rule}")]
     Setting { name: &'static str, value: usize, rule: &'static str },
+    #[error("the timing speed-up is {0}: use 0.01 to 1000")]
+    Speedup(f64),
     #[error("cannot start the engine thread: {0}")]
     Thread(std::io::Error),
     #[error("cannot accept connections: {0}")]
@@ -89,6 +95,23 @@ pub enum EngineError {
 }
 
 impl EngineConfig {
+    /// The defaults of an engine in timing mode: its profile's sizes.
+    #[must_use]
+    pub fn timed(timing: Timing) -> EngineConfig {
+        let serving = &timing.profile.serving;
+        let size = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
+        EngineConfig {
+            page_tokens: size(serving.page_tokens),
+            kv_tokens: size(serving.kv_tokens),
+            dp_size: timing.profile.machine.data_parallel as usize,
+            max_running: size(serving.max_running),
+            token_budget: size(serving.token_budget),
+            context_tokens: size(serving.context_tokens),
+            timing: Some(timing),
+            ..EngineConfig::default()
+        }
+    }
+
     /// # Errors
     /// Names the first setting that cannot work.
     pub fn validate(&self) -> Result<(), EngineError> {
@@ -110,10 +133,20 @@ impl EngineConfig {
             ("default_max_tokens", self.default_max_tokens, self.default_max_tokens > 0, "use at least 1"),
             ("max_connections", self.max_connections, self.max_connections > 0, "use at least 1"),
         ];
-        match rules.into_iter().find(|(_, _, holds, _)| !holds) {
-            Some((name, value, _, rule)) => Err(EngineError::Setting { name, value, rule }),
-            None => Ok(()),
+        if let Some((name, value, _, rule)) = rules.into_iter().find(|(_, _, holds, _)| !holds) {
+            return Err(EngineError::Setting { name, value, rule });
         }
+        match &self.timing {
+            Some(timing) if !(0.01..=1000.0).contains(&timing.speedup) => Err(EngineError::Speedup(timing.speedup)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Memory of the KV cache of all ranks once it is full.
+    #[must_use]
+    pub fn kv_bytes(&self) -> usize {
+        let token = self.model.layers * 2 * self.model.kv_width() * size_of::<f32>();
+        self.dp_size * self.pages() * self.page_tokens * token
     }
 
     /// Whole KV pages.

@@ -10,6 +10,7 @@ use crate::sampling::TokenRules;
 use crate::scheduler::{Limits, Scheduler};
 use crate::sequence::{Job, Sequence};
 use crate::stats::Stats;
+use plimsoll_timing::StepShape;
 use std::time::{Duration, Instant};
 
 pub(crate) mod moving;
@@ -144,14 +145,27 @@ impl Core {
     #[cfg(test)]
     pub(crate) fn step(&mut self) {
         if let Some(computed) = self.compute(Instant::now()) {
-            self.finish(&computed, Instant::now());
+            self.finish(&computed, Instant::now(), Duration::ZERO);
         }
     }
 
-    /// Samples and posts what was computed; `now` is when the step ended.
-    pub(crate) fn finish(&mut self, computed: &Computed, now: Instant) {
+    /// The step that was computed and is not yet posted, as a cost model sees it.
+    pub(crate) fn shape(&self, shape: &mut StepShape) {
+        shape.clear();
+        for sequence in self.scheduler.running.iter().filter(|sequence| sequence.scheduled > 0) {
+            let (cached, new) = (sequence.computed, sequence.scheduled);
+            if new == 1 && cached >= sequence.prompt_len {
+                shape.add_decode(cached as u64 + 1);
+            } else {
+                let last = cached + new == sequence.tokens.len() && !sequence.is_embed();
+                shape.add_prefill(new as u64, cached as u64, last);
+            }
+        }
+    }
+
+    /// Samples and posts what was computed. `now` is when the step ended, `spent` what it took.
+    pub(crate) fn finish(&mut self, computed: &Computed, now: Instant, spent: Duration) {
         let started = computed.started;
-        let spent = now.saturating_duration_since(started);
         let mut logits = computed.output.logits.chunks_exact(self.model.logit_count());
         let mut hidden = computed.output.hidden.chunks_exact(self.model.config().hidden);
         let mut done = Vec::new();

@@ -251,6 +251,7 @@ fn run(mut lockstep: Lockstep, shared: &Shared, delay: Duration) {
             }
             if shared.faults.frozen() {
                 shared.bell.wait_for(&mut inbox, POLL);
+                lockstep.resume();
                 continue;
             }
             if stuck && inbox.commands.is_empty() {

@@ -10,6 +10,7 @@
 
 pub mod block_manager;
 pub mod chat;
+mod clock;
 pub mod config;
 mod core;
 mod driver;
@@ -30,6 +31,7 @@ mod sequence;
 pub mod server;
 pub mod stats;
 pub mod team;
+pub mod timing;
 pub mod tokenizer;
 pub mod transfer;
 pub mod words;

@@ -5,13 +5,17 @@
 //! which is why it is measured here, per rank.
 //!
 //! The ranks share weights and nothing else: each has its own KV, queue and batch ([`Core`]). They are computed one after
-//! another on the step thread; on hardware of its own each would take its own time, and that is what counts as busy.
+//! another on the step thread; on hardware of its own each would take its own time, and that is what counts as busy. In
+//! timing mode it is the cost model's.
 
+use crate::clock::{Clock, SystemClock};
 use crate::config::EngineConfig;
 use crate::core::{Computed, Core};
 use crate::driver::Size;
 use crate::faults::SlowStep;
 use crate::stats::Stats;
+use crate::timing::{Pacer, Timing};
+use plimsoll_timing::StepShape;
 use std::time::{Duration, Instant};
 
 #[cfg(test)]
@@ -21,19 +25,37 @@ mod tests;
 pub(crate) struct Lockstep {
     /// By rank.
     pub(crate) ranks: Vec<Core>,
+    clock: Box<dyn Clock>,
+    timing: Option<Timing>,
+    pacer: Pacer,
+    /// Scratch.
+    shape: StepShape,
 }
 
 /// A step that is computed and not yet posted: by rank, what came out and how long it took.
 #[derive(Debug)]
 pub(crate) struct Begun {
     parts: Vec<(Option<Computed>, Duration)>,
+    slowest: Duration,
     ended: Instant,
+    /// What the step counts as having taken.
+    spent: Duration,
 }
 
 impl Lockstep {
     pub(crate) fn new(config: &EngineConfig) -> Self {
+        Lockstep::with_clock(config, Box::new(SystemClock))
+    }
+
+    pub(crate) fn with_clock(config: &EngineConfig, clock: Box<dyn Clock>) -> Self {
         let model = Core::model(config);
-        Lockstep { ranks: (0..config.dp_size).map(|_| Core::with_model(config, model.clone())).collect() }
+        Lockstep {
+            ranks: (0..config.dp_size).map(|_| Core::with_model(config, model.clone())).collect(),
+            clock,
+            timing: config.timing.clone(),
+            pacer: Pacer::default(),
+            shape: StepShape::default(),
+        }
     }
 
     pub(crate) fn size(&self, page_tokens: usize) -> Size {
@@ -51,6 +73,7 @@ impl Lockstep {
     /// Work begins after a pause.
     pub(crate) fn resume(&mut self) {
         self.ranks.iter_mut().for_each(Core::resume);
+        self.pacer.resume();
     }
 
     /// Keeps this share of every rank's pages away from everybody.
@@ -70,36 +93,48 @@ impl Lockstep {
     /// when it is slowed. Nothing is posted before the slowest rank is done, and not before [`Self::end`].
     pub(crate) fn begin(&mut self, least: Duration, slow: Option<SlowStep>) -> Option<Begun> {
         let slowed = |took: Duration| slow.map_or(took, |slow| slow.stretch(took)).max(least);
-        let started = Instant::now();
+        let started = self.clock.now();
         let mut begun = started;
         let mut parts = Vec::with_capacity(self.ranks.len());
         for core in &mut self.ranks {
             let computed = core.compute(begun);
-            let now = Instant::now();
-            let own = if computed.is_some() { slowed(now - begun) } else { Duration::ZERO };
+            let now = self.clock.now();
+            let own = match (&computed, &self.timing) {
+                (None, _) => Duration::ZERO,
+                (Some(_), None) => slowed(now - begun),
+                (Some(_), Some(timing)) => {
+                    core.shape(&mut self.shape);
+                    slowed(timing.step_time(&self.shape))
+                }
+            };
             parts.push((computed, own));
             begun = now;
         }
         if parts.iter().all(|(computed, _)| computed.is_none()) {
+            self.pacer.resume();
             return None;
         }
-        let took = started.elapsed();
-        let rest = slowed(took).saturating_sub(took);
-        if !rest.is_zero() {
-            std::thread::sleep(rest);
+        let slowest = parts.iter().map(|(_, own)| *own).max().unwrap_or_default();
+        if self.timing.is_some() {
+            self.pacer.wait(self.clock.as_ref(), started, slowest);
+        } else {
+            self.clock.sleep_until(started + slowed(begun - started));
         }
-        Some(Begun { parts, ended: Instant::now() })
+        let ended = self.clock.now();
+        let spent = if self.timing.is_some() { slowest } else { ended - started };
+        Some(Begun { parts, slowest, ended, spent })
     }
 
     /// Counts and posts what [`Self::begin`] computed.
-    pub(crate) fn end(&mut self, Begun { parts, ended }: Begun) {
-        let slowest = parts.iter().map(|(_, own)| *own).max().unwrap_or_default();
-        for (core, (computed, own)) in self.ranks.iter_mut().zip(parts) {
+    pub(crate) fn end(&mut self, begun: Begun) {
+        for (core, (computed, own)) in self.ranks.iter_mut().zip(begun.parts) {
             core.stats.joint_steps += 1;
             core.stats.busy_ns += own.as_nanos() as u64;
-            core.stats.idle_ns += (slowest - own).as_nanos() as u64;
+            core.stats.idle_ns += (begun.slowest - own).as_nanos() as u64;
+            core.stats.late_steps = self.pacer.late_steps;
+            core.stats.lost_ns = self.pacer.lost.as_nanos() as u64;
             if let Some(computed) = computed {
-                core.finish(&computed, ended);
+                core.finish(&computed, begun.ended, begun.spent);
             }
         }
     }

@@ -53,6 +53,9 @@ pub struct Stats {
     /// Time of its own in those steps, and time it waited for the slowest rank; the sum is the same for every rank.
     pub busy_ns: u64,
     pub idle_ns: u64,
+    /// Timing mode: joint steps that were not done when they should have been, and time given up for them.
+    pub late_steps: u64,
+    pub lost_ns: u64,
     pub prefill_busy_us: u64,
     /// Steps, sum of batch, of time in us, of batch squared, of batch x time, of generated tokens; decode-only steps.
     pub decode_moments: [u64; 6],

@@ -91,33 +91,40 @@ pub struct EngineArgs {
     /// Bearer key that requests need; without one the engine is open
     #[arg(long, value_name = "KEY", env = "PLIMSOLL_ENGINE_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,
-    /// Tokens in one KV page, a multiple of 16
-    #[arg(long, value_name = "N", default_value_t = EngineConfig::default().page_tokens)]
-    pub page_tokens: usize,
-    /// KV tokens that fit in memory
-    #[arg(long, value_name = "N", default_value_t = EngineConfig::default().kv_tokens)]
-    pub kv_tokens: usize,
-    /// Data-parallel ranks that step together, each with KV, queue and batch of its own; limits are per rank
-    #[arg(long, value_name = "N", default_value_t = EngineConfig::default().dp_size)]
-    pub dp_size: usize,
-    /// Sequences in one step
-    #[arg(long, value_name = "N", default_value_t = EngineConfig::default().max_running)]
-    pub max_running: usize,
+    /// Tokens in one KV page, a multiple of 16 [default: 16, or the timing profile's]
+    #[arg(long, value_name = "N")]
+    pub page_tokens: Option<usize>,
+    /// KV tokens that fit in memory [default: 65536, or the timing profile's]
+    #[arg(long, value_name = "N")]
+    pub kv_tokens: Option<usize>,
+    /// Data-parallel ranks that step together, each with KV, queue and batch of its own; limits are per rank [default: 1,
+    /// or the timing profile's]
+    #[arg(long, value_name = "N")]
+    pub dp_size: Option<usize>,
+    /// Sequences in one step [default: 32, or the timing profile's]
+    #[arg(long, value_name = "N")]
+    pub max_running: Option<usize>,
     /// Requests that may wait before further ones get 503
     #[arg(long, value_name = "N", default_value_t = EngineConfig::default().max_waiting)]
     pub max_waiting: usize,
-    /// Tokens computed in one step, prefill and decode together
-    #[arg(long, value_name = "N", default_value_t = EngineConfig::default().token_budget)]
-    pub token_budget: usize,
-    /// Longest prompt plus output of one request, in tokens
-    #[arg(long, value_name = "N", default_value_t = EngineConfig::default().context_tokens)]
-    pub context_tokens: usize,
+    /// Tokens computed in one step, prefill and decode together [default: 512, or the timing profile's]
+    #[arg(long, value_name = "N")]
+    pub token_budget: Option<usize>,
+    /// Longest prompt plus output of one request, in tokens [default: 32768, or the timing profile's]
+    #[arg(long, value_name = "N")]
+    pub context_tokens: Option<usize>,
     /// Output tokens of a request that names no maximum
     #[arg(long, value_name = "N", default_value_t = EngineConfig::default().default_max_tokens)]
     pub default_max_tokens: usize,
     /// `/generate` streams only what is new instead of everything so far
     #[arg(long)]
     pub incremental_streaming: bool,
+    /// Make every step take what it takes on a GPU: a profile's name, or a TOML file of the same form; `help` lists them
+    #[arg(long, value_name = "PROFILE")]
+    pub timing: Option<String>,
+    /// Divide the times of the timing profile by this
+    #[arg(long, value_name = "X", default_value_t = 1.0, requires = "timing")]
+    pub timing_speedup: f64,
     /// Make every step take at least this long, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub step_delay_ms: u64,

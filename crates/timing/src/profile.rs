@@ -107,6 +107,8 @@ pub struct Serving {
     /// Tokens of KV that fit on one rank.
     pub kv_tokens: u64,
     pub context_tokens: u64,
+    /// Tokens of one KV page.
+    pub page_tokens: u64,
     /// Tokens computed in one step of a rank.
     pub token_budget: u64,
     /// Requests in one step of a rank.
@@ -192,6 +194,7 @@ impl Profile {
             ("model.kv_bytes_token_layer", above(self.model.kv_bytes_token_layer), ABOVE),
             ("serving.kv_bytes_token", self.serving.kv_bytes_token > 0, ABOVE),
             ("serving.kv_tokens", self.serving.kv_tokens > 0, ABOVE),
+            ("serving.page_tokens", self.serving.page_tokens > 0, ABOVE),
             ("serving.context_tokens", self.serving.context_tokens > 1, "must be above 1"),
             ("serving.max_running", self.serving.max_running > 0, ABOVE),
             (

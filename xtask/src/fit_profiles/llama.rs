@@ -102,6 +102,7 @@ kv_bytes_token = {kv_bytes:.0}
 kv_tokens = {kv_tokens:.0}
 # Llama 3.1.
 context_tokens = 131072
+page_tokens = 16
 # SGLang's chunked_prefill_size on GPUs of this size.
 token_budget = 8192
 max_running = 256

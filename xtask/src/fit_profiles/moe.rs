@@ -33,6 +33,8 @@ struct Closed<'a> {
     kv_why: &'a str,
     kv_tokens: u32,
     kv_tokens_why: &'a str,
+    page_tokens: u32,
+    page_why: &'a str,
     efficiency: f64,
     efficiency_why: String,
     /// Prefill without attention, per token on one GPU.
@@ -75,6 +77,8 @@ fn qwen(perf: &Path, runs: &Table) -> anyhow::Result<(String, String)> {
             kv_why: "4 KV heads, keys and values in bf16",
             kv_tokens: 470_000,
             kv_tokens_why: "fp8 weights on 8 x 141 GB",
+            page_tokens: 16,
+            page_why: "Any; fewer tokens reuse more",
             efficiency: 0.90,
             efficiency_why:
                 "0.90 gives the 44.6 ns per token of the workload notes; the decode table of this shape fits 0.88"
@@ -137,6 +141,8 @@ fn deepseek(runs: &Table) -> anyhow::Result<(String, String)> {
             kv_why: "one latent of 576 in bf16",
             kv_tokens: 1_280_000,
             kv_tokens_why: "fp8 weights on 32 x 141 GB",
+            page_tokens: 64,
+            page_why: "What FlashMLA takes",
             efficiency,
             efficiency_why: "gives the 18.3 ns per token of the workload notes".to_owned(),
             prefill_us,
@@ -191,6 +197,8 @@ kv_bytes_token = {kv_bytes}
 # Per rank: {kv_tokens_why} (workload notes, section 2).
 kv_tokens = {kv_tokens}
 context_tokens = 131072
+# {page_why}.
+page_tokens = {page_tokens}
 token_budget = 8192
 max_running = 64
 
@@ -251,6 +259,8 @@ skew = 0.04
         us0 = us[0],
         us1 = us[1],
         us2 = us[2],
+        page_why = closed.page_why,
+        page_tokens = closed.page_tokens,
         efficiency_why = closed.efficiency_why,
         efficiency = closed.efficiency,
         attention_why = closed.attention_why,

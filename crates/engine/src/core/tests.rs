@@ -273,7 +273,7 @@ fn a_request_is_computed_in_no_step_that_begins_after_its_reader_left() {
     // In the middle of a step: that one is finished, the next begins without it.
     let computed = core.compute(Instant::now()).unwrap();
     leave(&boxes[1]);
-    core.finish(&computed, Instant::now());
+    core.finish(&computed, Instant::now(), Duration::ZERO);
     assert_eq!(core.stats.generated_tokens, 9);
     core.step();
     assert_eq!((core.stats.generated_tokens, core.stats.running, core.stats.aborted), (11, 2, 1));

@@ -7,6 +7,7 @@ use super::sse;
 use crate::request::{Request, Task};
 use crate::sampling::SamplingParams;
 use crate::stats::Stats;
+use crate::timing::Timing;
 use axum::Json;
 use axum::extract::Query;
 use axum::http::StatusCode;
@@ -120,6 +121,7 @@ pub(crate) fn server_info(state: &State) -> Json<Value> {
         "incremental_streaming_output": state.config.incremental_streaming,
         "schedule_policy": "fcfs",
         "dp_size": state.config.dp_size,
+        "timing": state.config.timing.as_ref().map(timing),
         "tp_size": 1,
         "disaggregation_mode": "null",
         "enable_metrics": true,
@@ -129,6 +131,17 @@ pub(crate) fn server_info(state: &State) -> Json<Value> {
         "internal_states": internal_states(state),
         "kv_events": null,
     }))
+}
+
+/// Says that times are modelled, so that nobody takes them for a measurement.
+fn timing(timing: &Timing) -> Value {
+    json!({
+        "profile": timing.profile.name,
+        "summary": timing.profile.summary,
+        "founded": timing.profile.founded.as_str(),
+        "speedup": timing.speedup,
+        "note": "step times come from a cost model, not from this machine",
+    })
 }
 
 /// One per rank.

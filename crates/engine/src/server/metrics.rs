@@ -123,12 +123,18 @@ fn text(state: &State) -> String {
 /// What no stock engine says: where the time of ranks that step together goes.
 fn lockstep(page: &mut Page<'_>) {
     let seconds = |ns: u64| ns as f64 / 1e9;
-    let counters: [(&str, &str, Reading<'_>); 3] = [
+    let counters: [(&str, &str, Reading<'_>); 5] = [
         ("joint_steps_total", "Steps that all ranks took together", &|s| s.joint_steps as f64),
         ("rank_busy_seconds_total", "Time of the rank's own in joint steps", &|s| seconds(s.busy_ns)),
         ("rank_idle_seconds_total", "Time the rank waited for the slowest one in joint steps", &|s| seconds(s.idle_ns)),
+        ("timing_late_steps_total", "Joint steps that were not done when timing mode wanted", &|s| s.late_steps as f64),
+        ("timing_lost_seconds_total", "Time that timing mode gave up catching up", &|s| seconds(s.lost_ns)),
     ];
     for (name, help, value) in counters {
         page.one(&format!("plimsoll_engine_{name}"), "counter", help, value);
     }
+    let name = "plimsoll_engine_timing_late_ratio";
+    page.one(name, "gauge", "Share of joint steps that were late since the start", |s| {
+        if s.joint_steps == 0 { 0.0 } else { s.late_steps as f64 / s.joint_steps as f64 }
+    });
 }

@@ -10,3 +10,4 @@ mod lifecycle;
 mod logprobs;
 mod ranks;
 mod streams;
+mod timing;

@@ -9,6 +9,8 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+mod timing;
+
 /// Runs the engine.
 ///
 /// # Errors
@@ -19,7 +21,10 @@ pub fn run(args: EngineArgs) -> Result<(), Failure> {
     let _ = runtime::raise_open_files();
     let guarded = args.exit_with_stdin;
     let listen = args.listen;
-    let config = config(args);
+    if args.timing.as_deref() == Some("help") {
+        return timing::list();
+    }
+    let config = config(args)?;
     config.validate().map_err(|error| refuse(&error))?;
     runtime::multi_thread()?.block_on(async {
         let listener = TcpListener::bind(listen).await.map_err(|error| {
@@ -35,6 +40,9 @@ pub fn run(args: EngineArgs) -> Result<(), Failure> {
             }
         };
         output::note(&format!("plimsoll engine: listening on http://{address}"));
+        if let Some(note) = timing::note(&config) {
+            output::note(&note);
+        }
         tokio::select! {
             ended = plimsoll_engine::serve(config, listener, stop) => ended.map_err(|error| refuse(&error)),
             () = stdin_guard::closed(), if guarded => Ok(()),
@@ -42,24 +50,28 @@ pub fn run(args: EngineArgs) -> Result<(), Failure> {
     })
 }
 
-fn config(args: EngineArgs) -> EngineConfig {
-    EngineConfig {
+fn config(args: EngineArgs) -> Result<EngineConfig, Failure> {
+    let base = match &args.timing {
+        Some(name) => EngineConfig::timed(timing::of(name, args.timing_speedup)?),
+        None => EngineConfig::default(),
+    };
+    Ok(EngineConfig {
         model_name: args.model_name,
         api_key: args.api_key,
-        page_tokens: args.page_tokens,
-        kv_tokens: args.kv_tokens,
-        dp_size: args.dp_size,
-        max_running: args.max_running,
+        page_tokens: args.page_tokens.unwrap_or(base.page_tokens),
+        kv_tokens: args.kv_tokens.unwrap_or(base.kv_tokens),
+        dp_size: args.dp_size.unwrap_or(base.dp_size),
+        max_running: args.max_running.unwrap_or(base.max_running),
         max_waiting: args.max_waiting,
-        token_budget: args.token_budget,
-        context_tokens: args.context_tokens,
+        token_budget: args.token_budget.unwrap_or(base.token_budget),
+        context_tokens: args.context_tokens.unwrap_or(base.context_tokens),
         default_max_tokens: args.default_max_tokens,
         incremental_streaming: args.incremental_streaming,
         step_delay: Duration::from_millis(args.step_delay_ms),
         faults: args.faults,
         drain: Duration::from_millis(args.drain_ms),
-        ..EngineConfig::default()
-    }
+        ..base
+    })
 }
 
 fn watch(kind: SignalKind) -> Result<Signal, Failure> {
@@ -68,7 +80,7 @@ fn watch(kind: SignalKind) -> Result<Signal, Failure> {
 
 fn refuse(error: &EngineError) -> Failure {
     match error {
-        EngineError::Setting { .. } => Failure::usage(error),
+        EngineError::Setting { .. } | EngineError::Speedup(_) => Failure::usage(error),
         _ => Failure::failed(error),
     }
 }
