@@ -84,6 +84,8 @@ pub enum EngineError {
     Setting { name: &'static str, value: usize, rule: &'static str },
     #[error("cannot start the engine thread: {0}")]
     Thread(std::io::Error),
+    #[error("cannot publish KV events: {0}")]
+    KvEvents(String),
     #[error("cannot accept connections: {0}")]
     Accept(std::io::Error),
 }

@@ -19,7 +19,7 @@ pub fn run(args: EngineArgs) -> Result<(), Failure> {
     let _ = runtime::raise_open_files();
     let guarded = args.exit_with_stdin;
     let listen = args.listen;
-    let config = config(args);
+    let config = config(args)?;
     config.validate().map_err(|error| refuse(&error))?;
     runtime::multi_thread()?.block_on(async {
         let listener = TcpListener::bind(listen).await.map_err(|error| {
@@ -42,8 +42,10 @@ pub fn run(args: EngineArgs) -> Result<(), Failure> {
     })
 }
 
-fn config(args: EngineArgs) -> EngineConfig {
-    EngineConfig {
+fn config(args: EngineArgs) -> Result<EngineConfig, Failure> {
+    let kv_events = args.kv_events.config().map_err(Failure::usage)?;
+    Ok(EngineConfig {
+        kv_events,
         model_name: args.model_name,
         api_key: args.api_key,
         page_tokens: args.page_tokens,
@@ -59,7 +61,7 @@ fn config(args: EngineArgs) -> EngineConfig {
         faults: args.faults,
         drain: Duration::from_millis(args.drain_ms),
         ..EngineConfig::default()
-    }
+    })
 }
 
 fn watch(kind: SignalKind) -> Result<Signal, Failure> {
