@@ -36,6 +36,7 @@ const LAYERS: &[(&str, Layer)] = &[
     ("plimsoll-protocol", Layer::Adapter),
     ("plimsoll-pools", Layer::Adapter),
     ("plimsoll-kvstore", Layer::Adapter),
+    ("plimsoll-zmtp", Layer::Adapter),
     ("plimsoll-cluster", Layer::Adapter),
     ("plimsoll-coldstart", Layer::Adapter),
     ("plimsoll-gateway", Layer::Program),

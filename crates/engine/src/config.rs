@@ -90,6 +90,8 @@ pub enum EngineError {
     Speedup(f64),
     #[error("cannot start the engine thread: {0}")]
     Thread(std::io::Error),
+    #[error("cannot publish KV events: {0}")]
+    KvEvents(String),
     #[error("cannot accept connections: {0}")]
     Accept(std::io::Error),
 }

@@ -3,7 +3,8 @@
 
 use crate::config::EngineConfig;
 use crate::driver::Size;
-use crate::kv_events::KvEventsConfig;
+use crate::kv_events::publish::Sink;
+use crate::kv_events::{CachedNames, KvEventsConfig, Medium};
 use crate::model::{KvStore, Model, Output, Run, Want};
 use crate::request::Finish;
 use crate::sampling::TokenRules;
@@ -23,6 +24,8 @@ pub(crate) struct Core {
     rules: TokenRules,
     kv: KvStore,
     pub(crate) scheduler: Scheduler,
+    /// Where KV events go; `None`: nobody listens.
+    pub(crate) events: Option<Sink>,
     pub(crate) stats: Stats,
     rate: Rate,
 }
@@ -76,6 +79,7 @@ impl Core {
             kv,
             stats: Stats::default(),
             rate: Rate { since: Instant::now(), tokens: 0 },
+            events: None,
         };
         core.refresh();
         core
@@ -139,6 +143,24 @@ impl Core {
         let runs: Vec<Run<'_>> = self.scheduler.running.iter().filter(|s| s.scheduled > 0).map(run_of).collect();
         let output = self.model.forward(&runs, &mut self.kv);
         Some(Computed { output, started })
+    }
+
+    /// Tells what entered and left the cache since the last time.
+    pub(crate) fn publish(&mut self) {
+        let Some(log) = self.scheduler.blocks.log() else { return };
+        let events = log.take();
+        if let Some(sink) = &mut self.events {
+            sink.publish(events);
+        }
+    }
+
+    /// The names that are cached now.
+    pub(crate) fn cached(&mut self) -> CachedNames {
+        self.publish();
+        let next_batch = self.events.as_ref().map_or(0, Sink::next_number);
+        let log = self.scheduler.blocks.log();
+        let names = |medium| log.as_ref().map(|log| log.names(medium)).unwrap_or_default();
+        CachedNames { next_batch, gpu: names(Medium::Gpu), cpu: names(Medium::Cpu) }
     }
 
     /// One step of a rank that waits for nobody.

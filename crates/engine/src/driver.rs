@@ -4,8 +4,11 @@
 //! answers leave through [`crate::mailbox`].
 
 use crate::config::{EngineConfig, EngineError};
+use crate::core::Core;
 use crate::faults::FaultSwitch;
 use crate::faults::crash::CrashWatch;
+use crate::kv_events::CachedNames;
+use crate::kv_events::publish::Sink;
 use crate::lockstep::Lockstep;
 use crate::mailbox::{Mailbox, Ticket};
 use crate::request::Request;
@@ -46,6 +49,9 @@ enum Command {
     },
     /// Nothing but a turn of the loop.
     Look,
+    Cached {
+        done: oneshot::Sender<Vec<CachedNames>>,
+    },
 }
 
 #[derive(Default)]
@@ -95,8 +101,19 @@ impl Engine {
     /// # Errors
     /// When a setting cannot work or the thread cannot start.
     pub fn start(config: &EngineConfig, faults: FaultSwitch) -> Result<Engine, EngineError> {
+        Self::start_with(config, faults, Vec::new())
+    }
+
+    /// As [`Engine::start`], with a sink for the KV events of each rank.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    pub fn start_with(config: &EngineConfig, faults: FaultSwitch, events: Vec<Sink>) -> Result<Engine, EngineError> {
         config.validate()?;
-        let lockstep = Lockstep::new(config);
+        let mut lockstep = Lockstep::new(config);
+        for (core, sink) in lockstep.ranks.iter_mut().zip(events) {
+            core.events = Some(sink);
+        }
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
             bell: Condvar::new(),
@@ -209,6 +226,14 @@ impl EngineHandle {
         self.send(Command::Look);
     }
 
+    /// What KV events should have made a subscriber believe, by rank. `None` when the engine stops; without KV events
+    /// nothing has a name.
+    pub async fn cached(&self) -> Option<Vec<CachedNames>> {
+        let (done, answer) = oneshot::channel();
+        self.send(Command::Cached { done });
+        answer.await.ok()
+    }
+
     /// One snapshot per rank.
     #[must_use]
     pub fn stats(&self) -> Vec<Stats> {
@@ -278,6 +303,7 @@ fn run(mut lockstep: Lockstep, shared: &Shared, delay: Duration) {
         } else {
             tell(&lockstep, shared);
         }
+        lockstep.publish();
         crash.look(&shared.faults, lockstep.stats());
     }
 }
@@ -292,6 +318,9 @@ fn obey(lockstep: &mut Lockstep, command: Command) {
     match command {
         Command::Submit { rank, sequence } => lockstep.ranks[rank].submit(*sequence),
         Command::Abort { prefix } => lockstep.ranks.iter_mut().for_each(|core| core.abort(prefix.as_deref())),
+        Command::Cached { done } => {
+            let _ = done.send(lockstep.ranks.iter_mut().map(Core::cached).collect());
+        }
         Command::Flush { done } => {
             let idle = lockstep.is_idle();
             if idle {

@@ -2,6 +2,7 @@
 //!
 //! Here is what they are; `server/faults.rs` has their table and reads them from `/admin/faults`.
 
+use crate::kv_events::faults::{DropEvents, WrongSeq};
 use serde::Serialize;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
@@ -29,6 +30,10 @@ pub struct Faults {
     pub crash_after: Option<CrashAfter>,
     /// Added to every point in time that the engine reports. May be negative.
     pub clock_skew_ms: i64,
+    /// Drop batches of KV events.
+    pub drop_events: Option<DropEvents>,
+    /// Give the next batch of KV events a false number.
+    pub wrong_seq: Option<WrongSeq>,
 }
 
 /// Counted from the moment the fault is switched on.
@@ -101,6 +106,11 @@ impl FaultSwitch {
 
     pub(crate) fn frozen(&self) -> bool {
         self.0.borrow().no_respond
+    }
+
+    pub(crate) fn kv_events(&self) -> (Option<DropEvents>, Option<WrongSeq>) {
+        let faults = self.0.borrow();
+        (faults.drop_events, faults.wrong_seq)
     }
 
     pub(crate) fn step_delay(&self) -> Option<Duration> {

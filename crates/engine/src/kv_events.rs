@@ -17,7 +17,9 @@ use std::sync::Arc;
 
 pub mod config;
 pub mod encode;
+pub mod faults;
 pub mod names;
+pub mod publish;
 
 pub use config::KvEventsConfig;
 
@@ -69,6 +71,17 @@ pub enum KvEvent {
     },
     /// Nothing is cached any more, on any medium.
     Cleared,
+}
+
+/// Everything that is cached, as events name it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CachedNames {
+    /// Number of the batch that comes next: those before it tell all of this.
+    pub next_batch: u64,
+    /// In ascending order.
+    pub gpu: Vec<EventHash>,
+    /// In ascending order.
+    pub cpu: Vec<EventHash>,
 }
 
 /// The events since the last [`Log::take`], in order.

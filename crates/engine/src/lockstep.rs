@@ -70,6 +70,11 @@ impl Lockstep {
         self.ranks.iter().all(|core| core.scheduler.is_idle())
     }
 
+    /// Every rank tells what entered and left its cache.
+    pub(crate) fn publish(&mut self) {
+        self.ranks.iter_mut().for_each(Core::publish);
+    }
+
     /// Work begins after a pause.
     pub(crate) fn resume(&mut self) {
         self.ranks.iter_mut().for_each(Core::resume);

@@ -3,6 +3,7 @@
 use crate::config::{EngineConfig, EngineError};
 use crate::driver::{Engine, SubmitError};
 use crate::faults::FaultSwitch;
+use crate::kv_events::publish::Streams;
 use crate::mailbox::Ticket;
 use crate::request::Request;
 use crate::tokenizer::Tokenizer;
@@ -43,6 +44,8 @@ pub(crate) struct State {
     pub(crate) config: EngineConfig,
     pub(crate) engine: Engine,
     pub(crate) faults: FaultSwitch,
+    /// `None`: none are published.
+    pub(crate) kv_events: Option<Arc<Streams>>,
     pub(crate) tokenizer: Tokenizer,
     /// Token ids are below this.
     pub(crate) vocab_tokens: usize,
@@ -76,7 +79,10 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), EngineError> {
     let faults = FaultSwitch::default();
-    let engine = Engine::start(&config, faults.clone())?;
+    let ranks = config.dp_size as u16;
+    let opened = config.kv_events.as_ref().map(|events| Streams::open(events, ranks, &faults)).transpose()?;
+    let (kv_events, sinks) = opened.unzip();
+    let engine = Engine::start_with(&config, faults.clone(), sinks.unwrap_or_default())?;
     let started_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let state = Arc::new(State {
         vocab_tokens: config.model.vocab_tokens,
@@ -84,13 +90,18 @@ pub async fn serve(
         config,
         engine,
         faults,
+        kv_events: kv_events.map(Arc::new),
         tokenizer: Tokenizer::new(),
         started_s,
         draining: AtomicBool::new(false),
     });
     listener::run(listener, router(&state), &state, shutdown).await?;
     // Joining the step thread takes up to one step: not on the runtime's threads.
+    let kv_events = state.kv_events.clone();
     let _ = tokio::task::spawn_blocking(move || drop(state)).await;
+    if let Some(streams) = kv_events.and_then(Arc::into_inner) {
+        streams.close().await;
+    }
     Ok(())
 }
 

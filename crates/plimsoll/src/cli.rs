@@ -2,10 +2,13 @@
 
 use crate::commands::demo::DemoArgs;
 use clap::{Args, Parser, Subcommand};
+use kv_events::KvEventsArgs;
 use plimsoll_engine::EngineConfig;
 use plimsoll_settings::{LogFormat, PolicyName};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+
+pub mod kv_events;
 
 /// Keeps LLM inference stable under load, in front of SGLang and vLLM engines.
 #[derive(Clone, Debug, Parser)]
@@ -128,6 +131,8 @@ pub struct EngineArgs {
     /// Make every step take at least this long, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub step_delay_ms: u64,
+    #[command(flatten)]
+    pub kv_events: KvEventsArgs,
     /// Serve `/admin/faults`, which makes the engine misbehave on purpose
     #[arg(long)]
     pub faults: bool,

@@ -3,6 +3,8 @@
 use super::*;
 use std::collections::BTreeSet;
 
+pub(crate) mod decode;
+
 /// A subscriber: applies events and complains about any that makes no sense where it stands.
 #[derive(Debug, Default)]
 pub(crate) struct Mirror(BTreeSet<(Medium, EventHash)>);

@@ -4,6 +4,7 @@ use super::State;
 use super::errors::ApiError;
 use super::fields::Fields;
 use crate::faults::{CrashAfter, Faults, SlowStep};
+use crate::kv_events::faults::{DropEvents, DropMode};
 use axum::Json;
 use serde_json::Value;
 
@@ -94,6 +95,19 @@ pub(crate) const KINDS: &[Kind] = &[
             Ok(())
         },
     },
+    Kind {
+        name: "drop_events",
+        takes: "N, or `{\"every\": N, \"mode\": MODE}`",
+        does: "drops every Nth batch of KV events: `live`, the replay has it; `lost`, its number is missing for ever; \
+               `silent`, not even that",
+        set: |fields, name, faults| drop_events(fields, name).map(|drop| faults.drop_events = drop),
+    },
+    Kind {
+        name: "wrong_seq",
+        takes: "`\"reset\"` or `{\"jump\": N}`",
+        does: "numbers KV events from 0 again as after a restart, or N further on, once; `null` arms it again",
+        set: |fields, name, faults| typed(fields, name).map(|wrong| faults.wrong_seq = wrong),
+    },
 ];
 
 /// The faults in force.
@@ -158,6 +172,25 @@ fn slow_step(fields: &Fields, name: &str) -> Result<Option<SlowStep>, ApiError> 
         (Some(one), None) | (None, Some(one)) => Ok(Some(one)),
         _ => Err(ApiError::field(name, "give exactly one of factor and us")),
     }
+}
+
+/// A bare number drops live.
+fn drop_events(fields: &Fields, name: &str) -> Result<Option<DropEvents>, ApiError> {
+    let drop = match fields.get(name).map(Value::as_u64) {
+        Some(Some(every)) => Some(DropEvents { every, mode: DropMode::Live }),
+        _ => typed(fields, name)?,
+    };
+    match drop {
+        Some(DropEvents { every: 0, .. }) => Err(ApiError::field(name, "0 is not at least 1")),
+        drop => Ok(drop),
+    }
+}
+
+/// Whatever serde reads.
+fn typed<T: serde::de::DeserializeOwned>(fields: &Fields, name: &str) -> Result<Option<T>, ApiError> {
+    let parse =
+        |value: &Value| serde_json::from_value(value.clone()).map_err(|error| ApiError::field(name, error.to_string()));
+    fields.get(name).map(parse).transpose()
 }
 
 fn crash_after(fields: &Fields, name: &str) -> Result<Option<CrashAfter>, ApiError> {

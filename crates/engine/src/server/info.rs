@@ -129,7 +129,8 @@ pub(crate) fn server_info(state: &State) -> Json<Value> {
         "disable_radix_cache": false,
         "startup_time": state.started_s,
         "internal_states": internal_states(state),
-        "kv_events": null,
+        "kv_events": state.kv_events.as_ref().map(|streams| streams.descriptor(size.page_tokens)),
+        "kv_events_config": state.kv_events.as_ref().map(|streams| streams.config_json()),
     }))
 }
 

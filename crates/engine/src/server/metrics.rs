@@ -1,6 +1,7 @@
 //! `/metrics` in Prometheus text, under SGLang's names, for what this engine really has.
 
 use super::State;
+use crate::kv_events::publish::StreamStats;
 use crate::stats::{BUCKETS_S, Histogram, Stats};
 use axum::http::header;
 use axum::response::IntoResponse;
@@ -117,6 +118,9 @@ fn text(state: &State) -> String {
     page.histogram("sglang:e2e_request_latency_seconds", "Arrival to last token", |s| &s.e2e);
     page.histogram("sglang:queue_time_seconds", "Arrival to first admission", |s| &s.queue_time);
     lockstep(&mut page);
+    if let Some(streams) = &state.kv_events {
+        kv_events(&mut page, &streams.stats());
+    }
     page.out
 }
 
@@ -137,4 +141,31 @@ fn lockstep(page: &mut Page<'_>) {
     page.one(name, "gauge", "Share of joint steps that were late since the start", |s| {
         if s.joint_steps == 0 { 0.0 } else { s.late_steps as f64 / s.joint_steps as f64 }
     });
+}
+
+/// The stream of KV events, which no stock engine counts.
+fn kv_events(page: &mut Page<'_>, streams: &[StreamStats]) {
+    /// Labels and value of one sample.
+    type Value<'a> = (&'a str, fn(&StreamStats) -> u64);
+    let rows: [(&str, &str, &str, &[Value<'_>]); 5] = [
+        ("batches_total", "counter", "Batches of KV events sent", &[("", |s| s.batches)]),
+        ("total", "counter", "KV events sent", &[("", |s| s.events)]),
+        (
+            "dropped_batches_total",
+            "counter",
+            "Batches of KV events lost: for all because the sender fell behind, or for one slow subscriber",
+            &[(",reason=\"queue\"", |s| s.dropped_queue), (",reason=\"subscriber\"", |s| s.dropped_subscriber)],
+        ),
+        ("subscribers", "gauge", "Subscribers to KV events", &[("", |s| s.subscribers as u64)]),
+        ("replays_total", "counter", "Requests to the replay socket", &[("", |s| s.replays)]),
+    ];
+    for (name, kind, help, values) in rows {
+        let name = format!("plimsoll_engine_kv_events_{name}");
+        page.head(&name, kind, help);
+        for (labels, value) in values {
+            for (rank, stats) in streams.iter().enumerate() {
+                page.sample(&name, rank, labels, value(stats) as f64);
+            }
+        }
+    }
 }

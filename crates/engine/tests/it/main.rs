@@ -6,6 +6,7 @@ mod client;
 mod crash;
 mod errors;
 mod faults;
+mod kv_events;
 mod lifecycle;
 mod logprobs;
 mod ranks;

@@ -55,7 +55,9 @@ fn config(args: EngineArgs) -> Result<EngineConfig, Failure> {
         Some(name) => EngineConfig::timed(timing::of(name, args.timing_speedup)?),
         None => EngineConfig::default(),
     };
+    let kv_events = args.kv_events.config().map_err(Failure::usage)?;
     Ok(EngineConfig {
+        kv_events,
         model_name: args.model_name,
         api_key: args.api_key,
         page_tokens: args.page_tokens.unwrap_or(base.page_tokens),
