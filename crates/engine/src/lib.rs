@@ -12,6 +12,7 @@ pub mod block_manager;
 pub mod chat;
 pub mod config;
 mod core;
+pub mod disagg;
 mod driver;
 pub mod faults;
 pub mod kernels;
