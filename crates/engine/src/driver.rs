@@ -5,6 +5,7 @@
 
 use crate::config::{EngineConfig, EngineError};
 use crate::core::Core;
+use crate::disagg::leg::Leg;
 use crate::faults::FaultSwitch;
 use crate::faults::crash::CrashWatch;
 use crate::kv_events::CachedNames;
@@ -14,6 +15,7 @@ use crate::mailbox::{Mailbox, Ticket};
 use crate::request::Request;
 use crate::sequence::{RidGuard, RidSet, Sequence};
 use crate::stats::Stats;
+use crate::transfer::Identity;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -40,6 +42,7 @@ enum Command {
     Submit {
         rank: usize,
         sequence: Box<Sequence>,
+        leg: Option<Leg>,
     },
     Abort {
         prefix: Option<String>,
@@ -58,6 +61,8 @@ enum Command {
 struct Inbox {
     commands: VecDeque<Command>,
     stop: bool,
+    /// Something has changed outside that the step loop waits for.
+    woken: bool,
 }
 
 struct Shared {
@@ -83,6 +88,7 @@ pub struct Engine {
     handle: EngineHandle,
     thread: Option<JoinHandle<()>>,
     size: Size,
+    identity: Option<Identity>,
 }
 
 /// What the engine was built with; of each rank, but for the weights that they share.
@@ -114,6 +120,7 @@ impl Engine {
         for (core, sink) in lockstep.ranks.iter_mut().zip(events) {
             core.events = Some(sink);
         }
+        let identity = config.moves_kv().then(|| lockstep.identity(config.page_tokens));
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
             bell: Condvar::new(),
@@ -132,7 +139,7 @@ impl Engine {
             .name("engine-step".to_owned())
             .spawn(move || run(lockstep, &shared, delay))
             .map_err(EngineError::Thread)?;
-        Ok(Engine { handle, thread: Some(thread), size })
+        Ok(Engine { handle, thread: Some(thread), size, identity })
     }
 
     #[must_use]
@@ -143,6 +150,12 @@ impl Engine {
     #[must_use]
     pub fn size(&self) -> Size {
         self.size
+    }
+
+    /// What must be equal on engines that exchange KV; `None` on one that exchanges none.
+    #[must_use]
+    pub fn identity(&self) -> Option<Identity> {
+        self.identity
     }
 
     /// Ends the step loop after its current step; everything in flight is aborted.
@@ -174,6 +187,11 @@ impl EngineHandle {
     /// # Errors
     /// When there is no such rank, the id is in flight, the inbox is full, or the engine stops.
     pub fn submit(&self, request: Request) -> Result<Ticket, SubmitError> {
+        self.submit_with(request, None)
+    }
+
+    /// As [`Self::submit`], for a request of which this engine computes a part.
+    pub(crate) fn submit_with(&self, request: Request, leg: Option<Leg>) -> Result<Ticket, SubmitError> {
         let rank = match request.rank {
             Some(rank) if rank >= self.0.ranks => {
                 return Err(SubmitError::NoSuchRank { rank, last: self.0.ranks - 1 });
@@ -203,7 +221,7 @@ impl EngineHandle {
         if inbox.commands.len() >= self.0.inbox_limit {
             return Err(SubmitError::QueueFull);
         }
-        inbox.commands.push_back(Command::Submit { rank, sequence });
+        inbox.commands.push_back(Command::Submit { rank, sequence, leg });
         drop(inbox);
         self.0.bell.notify_all();
         Ok(ticket)
@@ -234,6 +252,12 @@ impl EngineHandle {
         answer.await.ok()
     }
 
+    /// Makes the step loop look at its transfers.
+    pub(crate) fn wake(&self) {
+        self.0.inbox.lock().woken = true;
+        self.0.bell.notify_all();
+    }
+
     /// One snapshot per rank.
     #[must_use]
     pub fn stats(&self) -> Vec<Stats> {
@@ -256,7 +280,8 @@ impl EngineHandle {
     }
 }
 
-/// How often an engine that is frozen, or has requests and no room to compute any, looks whether that is still so.
+/// How often an engine that is frozen, or has requests and no room to compute any, looks whether that is still so, and
+/// one that waits for transfers whether their readers are still there.
 const POLL: Duration = Duration::from_millis(5);
 
 fn run(mut lockstep: Lockstep, shared: &Shared, delay: Duration) {
@@ -279,8 +304,11 @@ fn run(mut lockstep: Lockstep, shared: &Shared, delay: Duration) {
                 lockstep.resume();
                 continue;
             }
-            if stuck && inbox.commands.is_empty() {
-                shared.bell.wait_for(&mut inbox, POLL);
+            if stuck && inbox.commands.is_empty() && !inbox.woken {
+                inbox.woken |= shared.bell.wait_for(&mut inbox, POLL).timed_out();
+            }
+            if std::mem::take(&mut inbox.woken) {
+                lockstep.ring();
             }
             std::mem::take(&mut inbox.commands)
         };
@@ -316,7 +344,8 @@ fn tell(lockstep: &Lockstep, shared: &Shared) {
 
 fn obey(lockstep: &mut Lockstep, command: Command) {
     match command {
-        Command::Submit { rank, sequence } => lockstep.ranks[rank].submit(*sequence),
+        Command::Submit { rank, sequence, leg: None } => lockstep.ranks[rank].submit(*sequence),
+        Command::Submit { rank, sequence, leg: Some(leg) } => lockstep.ranks[rank].submit_leg(*sequence, leg),
         Command::Abort { prefix } => lockstep.ranks.iter_mut().for_each(|core| core.abort(prefix.as_deref())),
         Command::Cached { done } => {
             let _ = done.send(lockstep.ranks.iter_mut().map(Core::cached).collect());

@@ -151,8 +151,11 @@ async fn traffic(handle: &EngineHandle, rng: &mut ChaCha8Rng, requests: usize) {
                 ..SamplingParams::default()
             };
             let rid = rng.random::<u64>().to_string();
-            tickets
-                .push(handle.submit(Request { rid, prompt, task: Task::Generate(params), owner, rank: None }).unwrap());
+            tickets.push(
+                handle
+                    .submit(Request { rid, prompt, task: Task::Generate(params), owner, rank: None, bootstrap: None })
+                    .unwrap(),
+            );
         }
         for mut ticket in tickets {
             while timeout(PATIENCE, ticket.next()).await.unwrap().is_some() {}
