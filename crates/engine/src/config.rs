@@ -1,8 +1,11 @@
 //! Everything that can be set on the engine, with its defaults.
 
 use crate::kv_events::KvEventsConfig;
-use crate::model::ModelConfig;
+use crate::model::folder::Folder;
 use crate::model::kv::TILE;
+use crate::model::{Model, ModelConfig};
+use crate::team::Team;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Ranks of one process.
@@ -14,6 +17,10 @@ pub struct EngineConfig {
     /// What `/v1/models` serves and what a request's `model` must say.
     pub model_name: String,
     pub model: ModelConfig,
+    /// Where the model was read from; `None`: it is made from `model.seed`. See [`Self::use_folder`].
+    pub folder: Option<Folder>,
+    /// Threads that share the arithmetic of a step. `None`: all cores for a large model, one for a tiny one.
+    pub threads: Option<usize>,
     /// Bearer token for every route but health and metrics. `None`: open.
     pub api_key: Option<String>,
     /// Tokens per KV page, a multiple of 16.
@@ -56,6 +63,8 @@ impl Default for EngineConfig {
         EngineConfig {
             model_name: "plimsoll-tiny".to_owned(),
             model: ModelConfig::default(),
+            folder: None,
+            threads: None,
             api_key: None,
             page_tokens: 16,
             kv_tokens: 65_536,
@@ -82,7 +91,7 @@ impl Default for EngineConfig {
 pub enum EngineError {
     #[error("{name} is {value}: {rule}")]
     Setting { name: &'static str, value: usize, rule: &'static str },
-    #[error("cannot start the engine thread: {0}")]
+    #[error("cannot start a thread of the engine: {0}")]
     Thread(std::io::Error),
     #[error("cannot accept connections: {0}")]
     Accept(std::io::Error),
@@ -101,6 +110,7 @@ impl EngineConfig {
             ),
             ("kv_tokens", self.kv_tokens, self.kv_tokens >= self.page_tokens.max(1), "make room for at least one page"),
             ("kv_tokens", self.kv_tokens, self.kv_tokens <= 1 << 26, "use at most 67108864"),
+            ("threads", self.threads.unwrap_or(1), (1..=1024).contains(&self.threads.unwrap_or(1)), "use 1 to 1024"),
             ("dp_size", self.dp_size, (1..=MAX_RANKS).contains(&self.dp_size), "use 1 to 64"),
             ("max_running", self.max_running, (1..=4096).contains(&self.max_running), "use 1 to 4096"),
             ("max_waiting", self.max_waiting, self.max_waiting > 0, "use at least 1"),
@@ -114,6 +124,26 @@ impl EngineConfig {
             Some((name, value, _, rule)) => Err(EngineError::Setting { name, value, rule }),
             None => Ok(()),
         }
+    }
+
+    /// Serves this model, under the folder's name.
+    pub fn use_folder(&mut self, folder: Folder) {
+        self.model_name = folder.name();
+        self.model = folder.config.clone();
+        self.folder = Some(folder);
+    }
+
+    /// The model with its weights and threads, as the steps of all ranks share it.
+    pub(crate) fn build_model(&self) -> Result<Model, EngineError> {
+        let mut shape = self.model.clone();
+        shape.context_tokens = self.usable_context();
+        let mut model = match &self.folder {
+            Some(folder) => Model::with_weights(shape, Arc::clone(&folder.weights)),
+            None => Model::new(shape),
+        };
+        let threads = self.threads.unwrap_or_else(|| Team::default_threads(model.weight_bytes()));
+        model.set_team(Arc::new(Team::new(threads).map_err(EngineError::Thread)?));
+        Ok(model)
     }
 
     /// Whole KV pages.

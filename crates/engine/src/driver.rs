@@ -87,7 +87,7 @@ impl Engine {
     /// When a setting cannot work or the thread cannot start.
     pub fn start(config: &EngineConfig, faults: FaultSwitch) -> Result<Engine, EngineError> {
         config.validate()?;
-        let lockstep = Lockstep::new(config);
+        let lockstep = Lockstep::new(config)?;
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
             bell: Condvar::new(),

@@ -7,7 +7,7 @@
 //! The ranks share weights and nothing else: each has its own KV, queue and batch ([`Core`]). They are computed one after
 //! another on the step thread; on hardware of its own each would take its own time, and that is what counts as busy.
 
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, EngineError};
 use crate::core::{Computed, Core};
 use crate::driver::Size;
 use crate::stats::Stats;
@@ -30,9 +30,9 @@ pub(crate) struct Begun {
 }
 
 impl Lockstep {
-    pub(crate) fn new(config: &EngineConfig) -> Self {
-        let model = Core::model(config);
-        Lockstep { ranks: (0..config.dp_size).map(|_| Core::with_model(config, model.clone())).collect() }
+    pub(crate) fn new(config: &EngineConfig) -> Result<Self, EngineError> {
+        let model = config.build_model()?;
+        Ok(Lockstep { ranks: (0..config.dp_size).map(|_| Core::with_model(config, model.clone())).collect() })
     }
 
     pub(crate) fn size(&self, page_tokens: usize) -> Size {

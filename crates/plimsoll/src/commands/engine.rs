@@ -3,23 +3,31 @@
 use crate::cli::EngineArgs;
 use crate::commands::demo::stdin_guard;
 use crate::{Failure, output, runtime, telemetry};
+use plimsoll_engine::model::folder::{self, Folder};
+use plimsoll_engine::model::seeded;
 use plimsoll_engine::{EngineConfig, EngineError};
 use plimsoll_settings::Telemetry;
-use std::time::Duration;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Runs the engine.
 ///
 /// # Errors
-/// A setting that cannot work (2), a port that is taken (1).
+/// A setting or a model folder that cannot work (2), a port that is taken (1).
 pub fn run(args: EngineArgs) -> Result<(), Failure> {
     // The filter cannot be changed at run time here, so the handle is let go.
     drop(telemetry::start(&Telemetry { log: args.log.clone(), ..Telemetry::default() })?);
     let _ = runtime::raise_open_files();
     let guarded = args.exit_with_stdin;
     let listen = args.listen;
-    let config = config(args);
+    let export = args.export_model.clone();
+    let config = config(args)?;
+    if let Some(folder) = export {
+        return export_model(&config, &folder);
+    }
     config.validate().map_err(|error| refuse(&error))?;
     runtime::multi_thread()?.block_on(async {
         let listener = TcpListener::bind(listen).await.map_err(|error| {
@@ -42,9 +50,9 @@ pub fn run(args: EngineArgs) -> Result<(), Failure> {
     })
 }
 
-fn config(args: EngineArgs) -> EngineConfig {
-    EngineConfig {
-        model_name: args.model_name,
+fn config(args: EngineArgs) -> Result<EngineConfig, Failure> {
+    let mut config = EngineConfig {
+        threads: args.threads,
         api_key: args.api_key,
         page_tokens: args.page_tokens,
         kv_tokens: args.kv_tokens,
@@ -59,7 +67,32 @@ fn config(args: EngineArgs) -> EngineConfig {
         faults: args.faults,
         drain: Duration::from_millis(args.drain_ms),
         ..EngineConfig::default()
+    };
+    if let Some(path) = &args.model {
+        let started = Instant::now();
+        let folder = Folder::open(path).map_err(Failure::usage)?;
+        output::note(&format!(
+            "plimsoll engine: {} of {} MiB read in {:.1} s",
+            folder.config.family.architecture(),
+            folder.weights.len_bytes() >> 20,
+            started.elapsed().as_secs_f64()
+        ));
+        config.use_folder(folder);
     }
+    if let Some(name) = args.model_name {
+        config.model_name = name;
+    }
+    Ok(config)
+}
+
+fn export_model(config: &EngineConfig, path: &Path) -> Result<(), Failure> {
+    let weights = match &config.folder {
+        Some(folder) => Arc::clone(&folder.weights),
+        None => Arc::new(seeded::generate(&config.model)),
+    };
+    folder::export(&config.model, &weights, path).map_err(Failure::failed)?;
+    output::note(&format!("plimsoll engine: model written to {}", path.display()));
+    Ok(())
 }
 
 fn watch(kind: SignalKind) -> Result<Signal, Failure> {
