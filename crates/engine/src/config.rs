@@ -2,9 +2,12 @@
 
 use crate::disagg::{DisaggConfig, Role};
 use crate::kv_events::KvEventsConfig;
-use crate::model::ModelConfig;
+use crate::model::folder::Folder;
 use crate::model::kv::TILE;
+use crate::model::{Model, ModelConfig};
+use crate::team::Team;
 use crate::timing::Timing;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Ranks of one process.
@@ -16,6 +19,10 @@ pub struct EngineConfig {
     /// What `/v1/models` serves and what a request's `model` must say.
     pub model_name: String,
     pub model: ModelConfig,
+    /// Where the model was read from; `None`: it is made from `model.seed`. See [`Self::use_folder`].
+    pub folder: Option<Folder>,
+    /// Threads that share the arithmetic of a step. `None`: all cores for a large model, one for a tiny one.
+    pub threads: Option<usize>,
     /// Bearer token for every route but health and metrics. `None`: open.
     pub api_key: Option<String>,
     /// Tokens per KV page, a multiple of 16.
@@ -62,6 +69,8 @@ impl Default for EngineConfig {
         EngineConfig {
             model_name: "plimsoll-tiny".to_owned(),
             model: ModelConfig::default(),
+            folder: None,
+            threads: None,
             api_key: None,
             page_tokens: 16,
             kv_tokens: 65_536,
@@ -92,7 +101,7 @@ pub enum EngineError {
     Setting { name: &'static str, value: usize, rule: &'static str },
     #[error("the timing speed-up is {0}: use 0.01 to 1000")]
     Speedup(f64),
-    #[error("cannot start the engine thread: {0}")]
+    #[error("cannot start a thread of the engine: {0}")]
     Thread(std::io::Error),
     #[error("cannot publish KV events: {0}")]
     KvEvents(String),
@@ -132,6 +141,7 @@ impl EngineConfig {
             ),
             ("kv_tokens", self.kv_tokens, self.kv_tokens >= self.page_tokens.max(1), "make room for at least one page"),
             ("kv_tokens", self.kv_tokens, self.kv_tokens <= 1 << 26, "use at most 67108864"),
+            ("threads", self.threads.unwrap_or(1), (1..=1024).contains(&self.threads.unwrap_or(1)), "use 1 to 1024"),
             ("dp_size", self.dp_size, (1..=MAX_RANKS).contains(&self.dp_size), "use 1 to 64"),
             ("max_running", self.max_running, (1..=4096).contains(&self.max_running), "use 1 to 4096"),
             ("max_waiting", self.max_waiting, self.max_waiting > 0, "use at least 1"),
@@ -162,6 +172,26 @@ impl EngineConfig {
     #[must_use]
     pub fn moves_kv(&self) -> bool {
         self.disagg.role != Role::Unified
+    }
+
+    /// Serves this model, under the folder's name.
+    pub fn use_folder(&mut self, folder: Folder) {
+        self.model_name = folder.name();
+        self.model = folder.config.clone();
+        self.folder = Some(folder);
+    }
+
+    /// The model with its weights and threads, as the steps of all ranks share it.
+    pub(crate) fn build_model(&self) -> Result<Model, EngineError> {
+        let mut shape = self.model.clone();
+        shape.context_tokens = self.usable_context();
+        let mut model = match &self.folder {
+            Some(folder) => Model::with_weights(shape, Arc::clone(&folder.weights)),
+            None => Model::new(shape),
+        };
+        let threads = self.threads.unwrap_or_else(|| Team::default_threads(model.weight_bytes()));
+        model.set_team(Arc::new(Team::new(threads).map_err(EngineError::Thread)?));
+        Ok(model)
     }
 
     /// Whole KV pages.

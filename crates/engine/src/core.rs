@@ -54,16 +54,9 @@ pub(crate) struct Computed {
 }
 
 impl Core {
-    /// The model that all ranks of an engine share.
-    pub(crate) fn model(config: &EngineConfig) -> Model {
-        let mut shape = config.model.clone();
-        shape.context_tokens = config.usable_context();
-        Model::new(shape)
-    }
-
     #[cfg(test)]
     pub(crate) fn new(config: &EngineConfig) -> Self {
-        Core::with_model(config, Core::model(config))
+        Core::with_model(config, config.build_model().unwrap())
     }
 
     /// An empty rank.

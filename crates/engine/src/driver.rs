@@ -116,7 +116,7 @@ impl Engine {
     /// As [`Engine::start`].
     pub fn start_with(config: &EngineConfig, faults: FaultSwitch, events: Vec<Sink>) -> Result<Engine, EngineError> {
         config.validate()?;
-        let mut lockstep = Lockstep::new(config);
+        let mut lockstep = Lockstep::new(config)?;
         for (core, sink) in lockstep.ranks.iter_mut().zip(events) {
             core.events = Some(sink);
         }

@@ -9,7 +9,7 @@
 //! timing mode it is the cost model's.
 
 use crate::clock::{Clock, SystemClock};
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, EngineError};
 use crate::core::{Computed, Core};
 use crate::driver::Size;
 use crate::faults::SlowStep;
@@ -44,19 +44,19 @@ pub(crate) struct Begun {
 }
 
 impl Lockstep {
-    pub(crate) fn new(config: &EngineConfig) -> Self {
+    pub(crate) fn new(config: &EngineConfig) -> Result<Self, EngineError> {
         Lockstep::with_clock(config, Box::new(SystemClock))
     }
 
-    pub(crate) fn with_clock(config: &EngineConfig, clock: Box<dyn Clock>) -> Self {
-        let model = Core::model(config);
-        Lockstep {
+    pub(crate) fn with_clock(config: &EngineConfig, clock: Box<dyn Clock>) -> Result<Self, EngineError> {
+        let model = config.build_model()?;
+        Ok(Lockstep {
             ranks: (0..config.dp_size).map(|_| Core::with_model(config, model.clone())).collect(),
             clock,
             timing: config.timing.clone(),
             pacer: Pacer::default(),
             shape: StepShape::default(),
-        }
+        })
     }
 
     pub(crate) fn size(&self, page_tokens: usize) -> Size {

@@ -18,6 +18,7 @@ pub use weights::Weights;
 
 pub mod attention;
 mod fingerprint;
+pub mod folder;
 mod forward;
 pub mod kv;
 mod rope;
@@ -25,7 +26,7 @@ pub mod seeded;
 mod weights;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// The tiny model's logits begin at this id: byte tokens are never generated, so their head rows do not exist.
 pub const FIRST_LOGIT: u32 = FIRST_SPECIAL;

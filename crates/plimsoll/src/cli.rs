@@ -88,9 +88,18 @@ pub struct EngineArgs {
     /// Address for requests; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:30000")]
     pub listen: SocketAddr,
-    /// Name under which the model is served
-    #[arg(long, value_name = "NAME", default_value_t = EngineConfig::default().model_name)]
-    pub model_name: String,
+    /// Hugging Face folder of a Llama, Qwen2 or Qwen3 model (config.json, safetensors); the built-in tiny model without
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// Name under which the model is served [default: plimsoll-tiny, or the folder's name]
+    #[arg(long, value_name = "NAME")]
+    pub model_name: Option<String>,
+    /// Write the model as a Hugging Face folder and exit
+    #[arg(long, value_name = "DIR")]
+    pub export_model: Option<PathBuf>,
+    /// Threads that share the arithmetic [default: all cores, or one for a tiny model]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
     /// Bearer key that requests need; without one the engine is open
     #[arg(long, value_name = "KEY", env = "PLIMSOLL_ENGINE_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 /// Runs all asks, each on its rank. Returns the answers of those that stayed.
 fn together(config: &EngineConfig, asks: &[(Ask, usize)]) -> (Vec<Option<Vec<u32>>>, Lockstep) {
-    let mut lockstep = Lockstep::new(config);
+    let mut lockstep = Lockstep::new(config).unwrap();
     let rids = RidSet::default();
     let mut boxes = vec![None; asks.len()];
     for step in 0..20_000 {
@@ -98,7 +98,7 @@ fn a_rank_without_work_waits_for_the_others_all_the_time() {
 #[test]
 fn a_pause_is_neither_busy_nor_idle() {
     let config = EngineConfig { dp_size: 2, ..config(40, 4, 64) };
-    let mut lockstep = Lockstep::new(&config);
+    let mut lockstep = Lockstep::new(&config).unwrap();
     lockstep.step(Duration::from_millis(1));
     assert_eq!(account(&lockstep), 0);
     assert_eq!(lockstep.ranks[0].stats.joint_steps, 0);
@@ -114,7 +114,7 @@ fn a_pause_is_neither_busy_nor_idle() {
 #[test]
 fn a_slowed_step_takes_its_time_and_says_so() {
     let config = config(40, 4, 64);
-    let mut lockstep = Lockstep::new(&config);
+    let mut lockstep = Lockstep::new(&config).unwrap();
     assert!(
         lockstep.begin(Duration::ZERO, Some(SlowStep::Us(1_000_000_000))).is_none(),
         "nothing to do is done at once"

@@ -86,22 +86,31 @@ pub(crate) fn models(state: &State) -> Json<Value> {
     }]}))
 }
 
+/// The folder of a model that has one; the tiny one has only its name.
+fn model_path(state: &State) -> String {
+    state
+        .config
+        .folder
+        .as_ref()
+        .map_or_else(|| state.config.model_name.clone(), |folder| folder.path.display().to_string())
+}
+
 pub(crate) fn model_info(state: &State) -> Json<Value> {
     Json(json!({
-        "model_path": state.config.model_name,
+        "model_path": model_path(state),
         "served_model_name": state.config.model_name,
-        "tokenizer_path": state.config.model_name,
+        "tokenizer_path": model_path(state),
         "is_generation": true,
         "preferred_sampling_params": null,
         "weight_version": "default",
-        "load_format": "seeded",
+        "load_format": if state.config.folder.is_some() { "safetensors" } else { "seeded" },
         "reasoning_parser": null,
         "tool_call_parser": null,
         "disaggregation_mode": mode(state),
         "has_image_understanding": false,
         "has_audio_understanding": false,
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
+        "model_type": state.config.model.family.model_type(),
+        "architectures": [state.config.model.family.architecture()],
     }))
 }
 
@@ -111,7 +120,7 @@ pub(crate) fn server_info(state: &State) -> Json<Value> {
         "status": "ready",
         "version": VERSION,
         "engine": "plimsoll",
-        "model_path": state.config.model_name,
+        "model_path": model_path(state),
         "served_model_name": state.config.model_name,
         "page_size": size.page_tokens,
         "context_length": state.context_tokens,

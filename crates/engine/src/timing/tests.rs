@@ -70,7 +70,7 @@ fn timing(name: &str, speedup: f64) -> Timing {
 
 /// Runs everything to its end; time passes in steps only. Returns what the steps should have taken by the ranks' account.
 fn run(config: &EngineConfig, clock: &VirtualClock, asks: &[(Ask, usize)]) -> (Lockstep, Duration) {
-    let mut lockstep = Lockstep::with_clock(config, Box::new(clock.clone()));
+    let mut lockstep = Lockstep::with_clock(config, Box::new(clock.clone())).unwrap();
     let rids = RidSet::default();
     let mut boxes = Vec::new();
     for (index, (ask, rank)) in asks.iter().enumerate() {

@@ -3,9 +3,13 @@
 use crate::cli::EngineArgs;
 use crate::commands::demo::stdin_guard;
 use crate::{Failure, output, runtime, telemetry};
+use plimsoll_engine::model::folder::{self, Folder};
+use plimsoll_engine::model::seeded;
 use plimsoll_engine::{EngineConfig, EngineError};
 use plimsoll_settings::Telemetry;
-use std::time::Duration;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -14,7 +18,7 @@ mod timing;
 /// Runs the engine.
 ///
 /// # Errors
-/// A setting that cannot work (2), a port that is taken (1).
+/// A setting or a model folder that cannot work (2), a port that is taken (1).
 pub fn run(args: EngineArgs) -> Result<(), Failure> {
     // The filter cannot be changed at run time here, so the handle is let go.
     drop(telemetry::start(&Telemetry { log: args.log.clone(), ..Telemetry::default() })?);
@@ -24,7 +28,11 @@ pub fn run(args: EngineArgs) -> Result<(), Failure> {
     if args.timing.as_deref() == Some("help") {
         return timing::list();
     }
+    let export = args.export_model.clone();
     let config = config(args)?;
+    if let Some(folder) = export {
+        return export_model(&config, &folder);
+    }
     config.validate().map_err(|error| refuse(&error))?;
     runtime::multi_thread()?.block_on(async {
         let listener = TcpListener::bind(listen).await.map_err(|error| {
@@ -56,9 +64,9 @@ fn config(args: EngineArgs) -> Result<EngineConfig, Failure> {
         None => EngineConfig::default(),
     };
     let kv_events = args.kv_events.config().map_err(Failure::usage)?;
-    Ok(EngineConfig {
+    let mut config = EngineConfig {
         kv_events,
-        model_name: args.model_name,
+        threads: args.threads,
         api_key: args.api_key,
         page_tokens: args.page_tokens.unwrap_or(base.page_tokens),
         kv_tokens: args.kv_tokens.unwrap_or(base.kv_tokens),
@@ -73,7 +81,32 @@ fn config(args: EngineArgs) -> Result<EngineConfig, Failure> {
         faults: args.faults,
         drain: Duration::from_millis(args.drain_ms),
         ..base
-    })
+    };
+    if let Some(path) = &args.model {
+        let started = Instant::now();
+        let folder = Folder::open(path).map_err(Failure::usage)?;
+        output::note(&format!(
+            "plimsoll engine: {} of {} MiB read in {:.1} s",
+            folder.config.family.architecture(),
+            folder.weights.len_bytes() >> 20,
+            started.elapsed().as_secs_f64()
+        ));
+        config.use_folder(folder);
+    }
+    if let Some(name) = args.model_name {
+        config.model_name = name;
+    }
+    Ok(config)
+}
+
+fn export_model(config: &EngineConfig, path: &Path) -> Result<(), Failure> {
+    let weights = match &config.folder {
+        Some(folder) => Arc::clone(&folder.weights),
+        None => Arc::new(seeded::generate(&config.model)),
+    };
+    folder::export(&config.model, &weights, path).map_err(Failure::failed)?;
+    output::note(&format!("plimsoll engine: model written to {}", path.display()));
+    Ok(())
 }
 
 fn watch(kind: SignalKind) -> Result<Signal, Failure> {
