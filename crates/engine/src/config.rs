@@ -1,5 +1,6 @@
 //! Everything that can be set on the engine, with its defaults.
 
+use crate::disagg::{DisaggConfig, Role};
 use crate::kv_events::KvEventsConfig;
 use crate::model::ModelConfig;
 use crate::model::kv::TILE;
@@ -42,6 +43,8 @@ pub struct EngineConfig {
     pub timing: Option<Timing>,
     /// Publish what enters and leaves the KV cache. `None`: nobody listens.
     pub kv_events: Option<KvEventsConfig>,
+    /// Prefill or decode only, with another engine for the rest.
+    pub disagg: DisaggConfig,
     /// Serve `/admin/faults`.
     pub faults: bool,
     /// A client that takes no byte for this long is cut off and its request cancelled.
@@ -72,6 +75,7 @@ impl Default for EngineConfig {
             step_delay: Duration::ZERO,
             timing: None,
             kv_events: None,
+            disagg: DisaggConfig::default(),
             faults: false,
             stalled_reader: Duration::from_secs(60),
             body_bytes: 64 << 20,
@@ -92,6 +96,8 @@ pub enum EngineError {
     Thread(std::io::Error),
     #[error("cannot accept connections: {0}")]
     Accept(std::io::Error),
+    #[error("cannot listen on bootstrap port {port}: {error}")]
+    Bootstrap { port: u16, error: std::io::Error },
 }
 
 impl EngineConfig {
@@ -131,6 +137,7 @@ impl EngineConfig {
             ("token_budget", self.token_budget, self.token_budget <= 65_536, "use at most 65536"),
             ("context_tokens", self.context_tokens, (2..=1 << 20).contains(&self.context_tokens), "use 2 to 1048576"),
             ("default_max_tokens", self.default_max_tokens, self.default_max_tokens > 0, "use at least 1"),
+            ("transfer_buffers", self.disagg.buffers, (2..=4096).contains(&self.disagg.buffers), "use 2 to 4096"),
             ("max_connections", self.max_connections, self.max_connections > 0, "use at least 1"),
         ];
         if let Some((name, value, _, rule)) = rules.into_iter().find(|(_, _, holds, _)| !holds) {
@@ -147,6 +154,12 @@ impl EngineConfig {
     pub fn kv_bytes(&self) -> usize {
         let token = self.model.layers * 2 * self.model.kv_width() * size_of::<f32>();
         self.dp_size * self.pages() * self.page_tokens * token
+    }
+
+    /// Other engines may ask what KV this one computes.
+    #[must_use]
+    pub fn moves_kv(&self) -> bool {
+        self.disagg.role != Role::Unified
     }
 
     /// Whole KV pages.

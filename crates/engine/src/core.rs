@@ -2,6 +2,7 @@
 //! [`crate::lockstep`] says when.
 
 use crate::config::EngineConfig;
+use crate::disagg::notes::First;
 use crate::driver::Size;
 use crate::kv_events::KvEventsConfig;
 use crate::model::{KvStore, Model, Output, Run, Want};
@@ -10,12 +11,18 @@ use crate::sampling::TokenRules;
 use crate::scheduler::{Limits, Scheduler};
 use crate::sequence::{Job, Sequence};
 use crate::stats::Stats;
+use crate::transfer::Identity;
 use plimsoll_timing::StepShape;
 use std::time::{Duration, Instant};
 
+mod legs;
 pub(crate) mod moving;
+
 #[cfg(test)]
 pub(crate) mod tests;
+
+pub(crate) use legs::LegCounts;
+use legs::Legs;
 
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -23,6 +30,8 @@ pub(crate) struct Core {
     rules: TokenRules,
     kv: KvStore,
     pub(crate) scheduler: Scheduler,
+    legs: Legs,
+    max_waiting: usize,
     pub(crate) stats: Stats,
     rate: Rate,
 }
@@ -71,6 +80,8 @@ impl Core {
         };
         let mut core = Core {
             scheduler: Scheduler::new(kv.pages(), limits),
+            legs: Legs::default(),
+            max_waiting: config.max_waiting,
             model,
             rules,
             kv,
@@ -90,11 +101,15 @@ impl Core {
         }
     }
 
+    pub(crate) fn identity(&mut self, page_tokens: usize) -> Identity {
+        let model = self.model.fingerprint();
+        Identity { model, page_tokens: page_tokens as u32, page_bytes: self.kv.page_bytes() as u32 }
+    }
+
     pub(crate) fn submit(&mut self, sequence: Sequence) {
         self.stats.requests += 1;
         if let Err((mut sequence, refusal)) = self.scheduler.submit(sequence) {
-            self.stats.refused += 1;
-            sequence.refuse(refusal);
+            self.refuse(&mut sequence, refusal);
         }
         self.refresh();
     }
@@ -102,7 +117,8 @@ impl Core {
     /// Ends requests whose id starts with `prefix` (all for `None`), as SGLang's `/abort_request` does.
     pub(crate) fn abort(&mut self, prefix: Option<&str>) {
         let matches = |rid: &str| prefix.is_none_or(|prefix| rid.starts_with(prefix));
-        let gone = self.scheduler.remove(|sequence| matches(sequence.rid.as_str()));
+        let mut gone = self.scheduler.remove(|sequence| matches(sequence.rid.as_str()));
+        gone.extend(self.remove_legs(|sequence| matches(sequence.rid.as_str())));
         self.stats.aborted += gone.len() as u64;
         for (mut sequence, running) in gone {
             sequence.abort(if running { "Aborted" } else { "Abort before prefill" }, None);
@@ -119,7 +135,10 @@ impl Core {
 
     /// Drops what nobody reads any more.
     pub(crate) fn sweep(&mut self) {
-        let gone = self.scheduler.sweep();
+        let (mut gone, others) = self.scheduler.sweep();
+        if !others.is_empty() {
+            gone += self.remove_legs(|sequence| others.contains(&sequence.serial)).len();
+        }
         if gone > 0 {
             self.stats.aborted += gone as u64;
             self.refresh();
@@ -129,6 +148,7 @@ impl Core {
     /// Computes one step, to be posted with [`Core::finish`] before the next. `None` when no sequence could be scheduled.
     pub(crate) fn compute(&mut self, started: Instant) -> Option<Computed> {
         self.sweep();
+        self.attend();
         let before = self.scheduler.retractions;
         let planned = self.scheduler.plan();
         self.stats.retractions += self.scheduler.retractions - before;
@@ -168,7 +188,7 @@ impl Core {
         let started = computed.started;
         let mut logits = computed.output.logits.chunks_exact(self.model.logit_count());
         let mut hidden = computed.output.hidden.chunks_exact(self.model.config().hidden);
-        let mut done = Vec::new();
+        let (mut done, mut leaving) = (Vec::new(), Vec::new());
         let mut decode_only = true;
         let (mut batch, mut generated) = (0u64, 0u64);
         for index in 0..self.scheduler.running.len() {
@@ -208,6 +228,13 @@ impl Core {
             }
             let Some(row) = logits.next() else { continue };
             generated += 1;
+            if sequence.outbound.is_some() {
+                if let Some((token, reported)) = sequence.draw(row, &self.rules) {
+                    let cached = sequence.cached_tokens.unwrap_or(0);
+                    leaving.push((index, First::new(token, cached, reported.as_ref())));
+                }
+                continue;
+            }
             match sequence.last_token.replace(now) {
                 Some(last) => self.stats.itl.observe((now - last).as_secs_f64()),
                 None => self.stats.ttft.observe((now - sequence.arrived).as_secs_f64()),
@@ -218,6 +245,11 @@ impl Core {
             }
         }
         self.scheduler.retire(&done);
+        for (index, first) in leaving.into_iter().rev() {
+            let before = done.partition_point(|done| *done < index);
+            self.leave_with(index - before, first);
+        }
+        self.ship();
         self.count(decode_only, batch, generated, spent, now);
         self.refresh();
     }
@@ -256,6 +288,7 @@ impl Core {
         self.stats.idle_cached_pages = blocks.idle_cached();
         self.stats.total_pages = blocks.total();
         self.stats.evicted_pages = blocks.evicted_pages();
+        self.stats.legs = self.legs.counts();
         if self.scheduler.is_idle() {
             self.stats.generation_rate = 0.0;
         }

@@ -4,6 +4,7 @@
 //! answers leave through [`crate::mailbox`].
 
 use crate::config::{EngineConfig, EngineError};
+use crate::disagg::leg::Leg;
 use crate::faults::FaultSwitch;
 use crate::faults::crash::CrashWatch;
 use crate::lockstep::Lockstep;
@@ -11,6 +12,7 @@ use crate::mailbox::{Mailbox, Ticket};
 use crate::request::Request;
 use crate::sequence::{RidGuard, RidSet, Sequence};
 use crate::stats::Stats;
+use crate::transfer::Identity;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -37,6 +39,7 @@ enum Command {
     Submit {
         rank: usize,
         sequence: Box<Sequence>,
+        leg: Option<Leg>,
     },
     Abort {
         prefix: Option<String>,
@@ -52,6 +55,8 @@ enum Command {
 struct Inbox {
     commands: VecDeque<Command>,
     stop: bool,
+    /// Something has changed outside that the step loop waits for.
+    woken: bool,
 }
 
 struct Shared {
@@ -77,6 +82,7 @@ pub struct Engine {
     handle: EngineHandle,
     thread: Option<JoinHandle<()>>,
     size: Size,
+    identity: Option<Identity>,
 }
 
 /// What the engine was built with; of each rank, but for the weights that they share.
@@ -96,7 +102,8 @@ impl Engine {
     /// When a setting cannot work or the thread cannot start.
     pub fn start(config: &EngineConfig, faults: FaultSwitch) -> Result<Engine, EngineError> {
         config.validate()?;
-        let lockstep = Lockstep::new(config);
+        let mut lockstep = Lockstep::new(config);
+        let identity = config.moves_kv().then(|| lockstep.identity(config.page_tokens));
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
             bell: Condvar::new(),
@@ -115,7 +122,7 @@ impl Engine {
             .name("engine-step".to_owned())
             .spawn(move || run(lockstep, &shared, delay))
             .map_err(EngineError::Thread)?;
-        Ok(Engine { handle, thread: Some(thread), size })
+        Ok(Engine { handle, thread: Some(thread), size, identity })
     }
 
     #[must_use]
@@ -126,6 +133,12 @@ impl Engine {
     #[must_use]
     pub fn size(&self) -> Size {
         self.size
+    }
+
+    /// What must be equal on engines that exchange KV; `None` on one that exchanges none.
+    #[must_use]
+    pub fn identity(&self) -> Option<Identity> {
+        self.identity
     }
 
     /// Ends the step loop after its current step; everything in flight is aborted.
@@ -157,6 +170,11 @@ impl EngineHandle {
     /// # Errors
     /// When there is no such rank, the id is in flight, the inbox is full, or the engine stops.
     pub fn submit(&self, request: Request) -> Result<Ticket, SubmitError> {
+        self.submit_with(request, None)
+    }
+
+    /// As [`Self::submit`], for a request of which this engine computes a part.
+    pub(crate) fn submit_with(&self, request: Request, leg: Option<Leg>) -> Result<Ticket, SubmitError> {
         let rank = match request.rank {
             Some(rank) if rank >= self.0.ranks => {
                 return Err(SubmitError::NoSuchRank { rank, last: self.0.ranks - 1 });
@@ -186,7 +204,7 @@ impl EngineHandle {
         if inbox.commands.len() >= self.0.inbox_limit {
             return Err(SubmitError::QueueFull);
         }
-        inbox.commands.push_back(Command::Submit { rank, sequence });
+        inbox.commands.push_back(Command::Submit { rank, sequence, leg });
         drop(inbox);
         self.0.bell.notify_all();
         Ok(ticket)
@@ -207,6 +225,12 @@ impl EngineHandle {
     /// Lets the step loop see what was changed beside it, when it would otherwise sleep.
     pub(crate) fn look(&self) {
         self.send(Command::Look);
+    }
+
+    /// Makes the step loop look at its transfers.
+    pub(crate) fn wake(&self) {
+        self.0.inbox.lock().woken = true;
+        self.0.bell.notify_all();
     }
 
     /// One snapshot per rank.
@@ -231,7 +255,8 @@ impl EngineHandle {
     }
 }
 
-/// How often an engine that is frozen, or has requests and no room to compute any, looks whether that is still so.
+/// How often an engine that is frozen, or has requests and no room to compute any, looks whether that is still so, and
+/// one that waits for transfers whether their readers are still there.
 const POLL: Duration = Duration::from_millis(5);
 
 fn run(mut lockstep: Lockstep, shared: &Shared, delay: Duration) {
@@ -254,8 +279,11 @@ fn run(mut lockstep: Lockstep, shared: &Shared, delay: Duration) {
                 lockstep.resume();
                 continue;
             }
-            if stuck && inbox.commands.is_empty() {
-                shared.bell.wait_for(&mut inbox, POLL);
+            if stuck && inbox.commands.is_empty() && !inbox.woken {
+                inbox.woken |= shared.bell.wait_for(&mut inbox, POLL).timed_out();
+            }
+            if std::mem::take(&mut inbox.woken) {
+                lockstep.ring();
             }
             std::mem::take(&mut inbox.commands)
         };
@@ -290,7 +318,8 @@ fn tell(lockstep: &Lockstep, shared: &Shared) {
 
 fn obey(lockstep: &mut Lockstep, command: Command) {
     match command {
-        Command::Submit { rank, sequence } => lockstep.ranks[rank].submit(*sequence),
+        Command::Submit { rank, sequence, leg: None } => lockstep.ranks[rank].submit(*sequence),
+        Command::Submit { rank, sequence, leg: Some(leg) } => lockstep.ranks[rank].submit_leg(*sequence, leg),
         Command::Abort { prefix } => lockstep.ranks.iter_mut().for_each(|core| core.abort(prefix.as_deref())),
         Command::Flush { done } => {
             let idle = lockstep.is_idle();

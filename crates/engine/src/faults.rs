@@ -3,6 +3,8 @@
 //! Here is what they are; `server/faults.rs` has their table and reads them from `/admin/faults`.
 
 use serde::Serialize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
@@ -29,6 +31,17 @@ pub struct Faults {
     pub crash_after: Option<CrashAfter>,
     /// Added to every point in time that the engine reports. May be negative.
     pub clock_skew_ms: i64,
+    /// Cut the connection of a KV transfer that this engine sends.
+    pub transfer_error: Option<TransferCut>,
+}
+
+/// Which transfer breaks, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct TransferCut {
+    /// Of those that begin from the moment the fault is switched on, from 1. `None`: every one.
+    pub nth: Option<u64>,
+    /// Pages that still arrive; the next one is torn.
+    pub after_pages: u64,
 }
 
 /// Counted from the moment the fault is switched on.
@@ -62,60 +75,74 @@ impl SlowStep {
 
 /// Shared switch.
 #[derive(Clone, Debug)]
-pub struct FaultSwitch(watch::Sender<Faults>);
+pub struct FaultSwitch {
+    faults: watch::Sender<Faults>,
+    /// Transfers begun since `transfer_error` was switched on.
+    transfers: Arc<AtomicU64>,
+}
 
 impl Default for FaultSwitch {
     fn default() -> Self {
-        FaultSwitch(watch::Sender::new(Faults::default()))
+        FaultSwitch { faults: watch::Sender::new(Faults::default()), transfers: Arc::default() }
     }
 }
 
 impl FaultSwitch {
     #[must_use]
     pub fn current(&self) -> Faults {
-        self.0.borrow().clone()
+        self.faults.borrow().clone()
     }
 
     pub fn set(&self, faults: Faults) {
         let crash = faults.crash_after;
-        let before = self.0.send_replace(faults).crash_after;
+        if faults.transfer_error != self.faults.borrow().transfer_error {
+            self.transfers.store(0, Ordering::Relaxed);
+        }
+        let before = self.faults.send_replace(faults).crash_after;
         if let Some(CrashAfter::Seconds(seconds)) = crash
             && crash != before
         {
-            crash::in_seconds(seconds, self.0.subscribe());
+            crash::in_seconds(seconds, self.faults.subscribe());
         }
     }
 
     /// Returns at once unless `no_respond` is on, then when it goes off.
     pub async fn responsive(&self) {
         // Fails only when the sender is gone, and `self` holds it.
-        let _ = self.0.subscribe().wait_for(|faults| !faults.no_respond).await;
+        let _ = self.faults.subscribe().wait_for(|faults| !faults.no_respond).await;
     }
 
     /// Seconds since 1970 as this engine reports them: the clock and its skew.
     #[must_use]
     pub fn wall_clock_s(&self) -> f64 {
-        let skew_s = self.0.borrow().clock_skew_ms as f64 / 1e3;
+        let skew_s = self.faults.borrow().clock_skew_ms as f64 / 1e3;
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()) + skew_s
     }
 
     pub(crate) fn frozen(&self) -> bool {
-        self.0.borrow().no_respond
+        self.faults.borrow().no_respond
     }
 
     pub(crate) fn step_delay(&self) -> Option<Duration> {
-        self.0.borrow().step_delay_us.map(Duration::from_micros)
+        self.faults.borrow().step_delay_us.map(Duration::from_micros)
+    }
+
+    /// Counts a transfer that begins; says after how many pages it is to be cut.
+    pub(crate) fn next_transfer(&self) -> Option<u64> {
+        let cut = self.faults.borrow().transfer_error?;
+        let number = self.transfers.fetch_add(1, Ordering::Relaxed) + 1;
+        cut.nth.is_none_or(|nth| nth == number).then_some(cut.after_pages)
     }
 
     pub(crate) fn slow_step(&self) -> Option<SlowStep> {
-        self.0.borrow().slow_step
+        self.faults.borrow().slow_step
     }
 
     pub(crate) fn kv_pressure(&self) -> f32 {
-        self.0.borrow().kv_pressure
+        self.faults.borrow().kv_pressure
     }
 
     pub(crate) fn crash_after(&self) -> Option<CrashAfter> {
-        self.0.borrow().crash_after
+        self.faults.borrow().crash_after
     }
 }

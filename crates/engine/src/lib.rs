@@ -13,6 +13,7 @@ pub mod chat;
 mod clock;
 pub mod config;
 mod core;
+pub mod disagg;
 mod driver;
 pub mod faults;
 pub mod kernels;

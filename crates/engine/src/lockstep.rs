@@ -15,6 +15,7 @@ use crate::driver::Size;
 use crate::faults::SlowStep;
 use crate::stats::Stats;
 use crate::timing::{Pacer, Timing};
+use crate::transfer::Identity;
 use plimsoll_timing::StepShape;
 use std::time::{Duration, Instant};
 
@@ -62,12 +63,21 @@ impl Lockstep {
         self.ranks[0].size(page_tokens)
     }
 
+    pub(crate) fn identity(&mut self, page_tokens: usize) -> Identity {
+        self.ranks[0].identity(page_tokens)
+    }
+
     pub(crate) fn stats(&self) -> impl Iterator<Item = Stats> {
         self.ranks.iter().map(|core| core.stats)
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.ranks.iter().all(|core| core.scheduler.is_idle())
+        self.ranks.iter().all(Core::is_idle)
+    }
+
+    /// A transfer's task has news for one of the ranks.
+    pub(crate) fn ring(&mut self) {
+        self.ranks.iter_mut().for_each(Core::ring);
     }
 
     /// Work begins after a pause.

@@ -17,6 +17,7 @@ use std::sync::Arc;
 pub use weights::Weights;
 
 pub mod attention;
+mod fingerprint;
 mod forward;
 pub mod kv;
 mod rope;

@@ -1,5 +1,6 @@
 //! What goes into the engine and how it comes out.
 
+use crate::disagg::Bootstrap;
 use crate::kv_events::Owner;
 use crate::refusal::Refusal;
 use crate::sampling::SamplingParams;
@@ -16,13 +17,15 @@ pub struct Request {
     pub owner: Arc<Owner>,
     /// The data-parallel rank that it must run on; `None`: the engine chooses.
     pub rank: Option<usize>,
+    /// Where its other leg is, on a prefill or decode engine.
+    pub bootstrap: Option<Bootstrap>,
 }
 
 impl Request {
     /// A request of nobody in particular, on any rank.
     #[must_use]
     pub fn new(rid: String, prompt: Vec<u32>, task: Task) -> Self {
-        Request { rid, prompt, task, owner: Arc::default(), rank: None }
+        Request { rid, prompt, task, owner: Arc::default(), rank: None, bootstrap: None }
     }
 }
 
@@ -39,6 +42,8 @@ pub enum Finish {
     StopToken(u32),
     StopText(String),
     Length,
+    /// A prefill leg is over: its first token and its KV are with the decode leg.
+    HandedOver,
     Abort {
         message: String,
         /// HTTP status that says the same; `None` when the client asked for the abort.
@@ -64,7 +69,7 @@ impl Finish {
     pub fn openai(&self) -> &'static str {
         match self {
             Finish::StopToken(_) | Finish::StopText(_) | Finish::Embedded => "stop",
-            Finish::Length => "length",
+            Finish::Length | Finish::HandedOver => "length",
             Finish::Abort { .. } | Finish::Refused(_) => "abort",
             Finish::Migrated { .. } => "migrated",
         }

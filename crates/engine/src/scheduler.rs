@@ -105,13 +105,18 @@ impl Scheduler {
     /// Lets a sequence without pages wait for its turn, however many wait already.
     pub(crate) fn enqueue(&mut self, mut sequence: Sequence) {
         debug_assert!(sequence.pages.is_empty() && sequence.computed == 0);
+        self.number(&mut sequence);
+        let turn = turn(&sequence);
+        self.waiting.insert(turn, sequence);
+    }
+
+    /// Gives a sequence its number, under which its reader's leaving is heard of.
+    pub(crate) fn number(&mut self, sequence: &mut Sequence) {
         if sequence.serial == 0 {
             self.arrivals += 1;
             sequence.serial = self.arrivals;
             sequence.mailbox.announce(&self.departures, sequence.serial);
         }
-        let turn = turn(&sequence);
-        self.waiting.insert(turn, sequence);
     }
 
     /// Runs a sequence that came with its pages.
@@ -137,15 +142,18 @@ impl Scheduler {
         removed
     }
 
-    /// Takes out what nobody reads any more, giving up the pages. Returns how many.
-    pub(crate) fn sweep(&mut self) -> usize {
-        let left = self.departures.take();
-        let waited = left.into_iter().filter(|serial| self.waiting.remove(*serial).is_some()).count();
+    /// Takes out what nobody reads any more, giving up the pages. Returns how many, and the numbers of those whose readers
+    /// left but who do not wait here.
+    pub(crate) fn sweep(&mut self) -> (usize, Vec<u64>) {
+        let mut left = self.departures.take();
+        let known = left.len();
+        left.retain(|serial| self.waiting.remove(*serial).is_none());
+        let waited = known - left.len();
         let before = self.running.len();
         for sequence in self.running.extract_if(.., |sequence| sequence.mailbox.is_closed()) {
             self.blocks.release(&sequence.pages);
         }
-        waited + before - self.running.len()
+        (waited + before - self.running.len(), left)
     }
 
     /// Takes out the running sequences with these indices, in rising order: they are complete.
@@ -261,7 +269,8 @@ impl Scheduler {
     fn fitting_hit(&mut self) -> Option<Vec<u32>> {
         let next = self.waiting.first()?;
         self.looked_at += 1;
-        let alone = self.running.is_empty();
+        // Pages may also be held by who is on the way here or from here.
+        let alone = self.running.is_empty() && self.blocks.held() == 0;
         let level = self.level();
         if !alone && self.blocked.is_some_and(|it| it.serial == next.serial && level < it.until_level) {
             return None;
@@ -280,7 +289,7 @@ impl Scheduler {
 
     /// Rises by at least one for each page by which the room for the first of the queue grows: pages given up, sequences
     /// that no longer need room to grow, pages of its own prompt that others have computed.
-    fn level(&self) -> i64 {
+    pub(crate) fn level(&self) -> i64 {
         (self.blocks.available() as u64 + self.blocks.committed_pages()) as i64 - self.running.len() as i64
     }
 

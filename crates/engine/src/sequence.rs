@@ -1,6 +1,8 @@
 //! One request inside the engine: its tokens, its pages, its end.
 
 use crate::block_manager::BlockManager;
+use crate::disagg::leg::Outbound;
+use crate::disagg::notes::First;
 use crate::kv_events::names::{Names, Scheme};
 use crate::kv_events::{Label, Owner};
 use crate::mailbox::Mailbox;
@@ -119,6 +121,8 @@ pub(crate) struct Sequence {
     pub(crate) retractions: u32,
     pub(crate) arrived: Instant,
     pub(crate) last_token: Option<Instant>,
+    /// Of a prefill leg: where its pages and its first token go.
+    pub(crate) outbound: Option<Box<Outbound>>,
 }
 
 impl Sequence {
@@ -153,6 +157,7 @@ impl Sequence {
             retractions: 0,
             arrived,
             last_token: None,
+            outbound: None,
         }
     }
 
@@ -229,6 +234,12 @@ impl Sequence {
 
     /// Chooses the next token by the logits after the last one, and pushes it.
     pub(crate) fn advance(&mut self, logits: &[f32], rules: &TokenRules) -> Option<Finish> {
+        let (token, reported) = self.draw(logits, rules)?;
+        self.push(token, reported, rules, None)
+    }
+
+    /// Chooses the next token by the logits after the last one, and pushes nothing.
+    pub(crate) fn draw(&mut self, logits: &[f32], rules: &TokenRules) -> Option<(u32, Option<TokenLogprobs>)> {
         let Job::Generate(generation) = &mut self.job else { return None };
         let index = self.tokens.len() - self.prompt_len;
         let params = &generation.params;
@@ -237,11 +248,36 @@ impl Sequence {
         }
         let token = sample(logits, rules, params, &generation.tally, generation.seed, index);
         let reported = params.logprobs.as_ref().map(|ask| logprobs(logits, rules.first_logit, token, ask));
-        self.push(token, reported, rules)
+        Some((token, reported))
     }
 
-    /// Appends a generated token and posts it. Says when the request is complete.
-    fn push(&mut self, token: u32, reported: Option<TokenLogprobs>, rules: &TokenRules) -> Option<Finish> {
+    /// A token that a prefill engine chose.
+    pub(crate) fn go_on_from(&mut self, first: &First, rules: &TokenRules) -> Option<Finish> {
+        self.push(first.token, first.logprobs(), rules, None)
+    }
+
+    /// Ends a prefill leg with its one token.
+    pub(crate) fn hand_over(&mut self, first: &First, rules: &TokenRules) {
+        self.push(first.token, first.logprobs(), rules, Some(Finish::HandedOver));
+    }
+
+    /// Leaves the log-probabilities of the prompt to the prefill leg, whose answer has them.
+    pub(crate) fn report_no_prompt(&mut self) {
+        if let Job::Generate(generation) = &mut self.job
+            && let Some(ask) = &mut generation.params.logprobs
+        {
+            ask.prompt_from = None;
+        }
+    }
+
+    /// Appends a generated token and posts it. Says when the request is complete; `last` completes it in any case.
+    fn push(
+        &mut self,
+        token: u32,
+        reported: Option<TokenLogprobs>,
+        rules: &TokenRules,
+        last: Option<Finish>,
+    ) -> Option<Finish> {
         let Job::Generate(generation) = &mut self.job else { return None };
         let Generation { params, stream, sent_bytes, prompt_logprobs, .. } = &mut **generation;
         self.tokens.push(token);
@@ -259,6 +295,7 @@ impl Sequence {
         if finish.is_none() && generated >= params.max_new_tokens {
             finish = Some(Finish::Length);
         }
+        finish = last.or(finish);
         let visible = if finish.is_some() {
             stream.finish();
             stream.text().len()

@@ -1,10 +1,9 @@
 //! The engine's HTTP faces: SGLang's and OpenAI's, on one port.
 
 use crate::config::{EngineConfig, EngineError};
-use crate::driver::{Engine, SubmitError};
+use crate::disagg::{Role, Service};
+use crate::driver::Engine;
 use crate::faults::FaultSwitch;
-use crate::mailbox::Ticket;
-use crate::request::Request;
 use crate::tokenizer::Tokenizer;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Query, Request as HttpRequest, State as Extract};
@@ -23,6 +22,7 @@ use tokio::net::TcpListener;
 
 mod admin;
 mod body;
+mod bootstrap;
 mod chat_completions;
 mod completion;
 mod completions;
@@ -42,6 +42,8 @@ mod sse;
 pub(crate) struct State {
     pub(crate) config: EngineConfig,
     pub(crate) engine: Engine,
+    /// On a prefill or decode engine.
+    pub(crate) disagg: Option<Service>,
     pub(crate) faults: FaultSwitch,
     pub(crate) tokenizer: Tokenizer,
     /// Token ids are below this.
@@ -59,11 +61,6 @@ impl State {
     pub(crate) fn begin_drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
-
-    /// All or none: when one of them is refused, those already taken are cancelled with their tickets.
-    pub(crate) fn submit_all(&self, requests: Vec<Request>) -> Result<Vec<Ticket>, SubmitError> {
-        requests.into_iter().map(|request| self.engine.handle().submit(request)).collect()
-    }
 }
 
 /// Runs an engine on a listener until `shutdown` completes and running requests are done or `drain` is over.
@@ -77,12 +74,21 @@ pub async fn serve(
 ) -> Result<(), EngineError> {
     let faults = FaultSwitch::default();
     let engine = Engine::start(&config, faults.clone())?;
+    let http_port = listener.local_addr().map_err(EngineError::Accept)?.port();
+    let disagg = match engine.identity() {
+        Some(identity) if config.disagg.role != Role::Unified => Some(
+            Service::start(config.disagg.clone(), identity, engine.handle(), faults.clone(), config.dp_size, http_port)
+                .await?,
+        ),
+        _ => None,
+    };
     let started_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let state = Arc::new(State {
         vocab_tokens: config.model.vocab_tokens,
         context_tokens: config.usable_context(),
         config,
         engine,
+        disagg,
         faults,
         tokenizer: Tokenizer::new(),
         started_s,

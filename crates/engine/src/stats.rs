@@ -1,5 +1,7 @@
 //! What the engine counts, for `/v1/loads` and `/metrics`.
 
+use crate::core::LegCounts;
+
 /// Upper bounds of SGLang's latency buckets in use here, in seconds.
 pub const BUCKETS_S: [f64; 16] =
     [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0];
@@ -35,6 +37,8 @@ pub struct Stats {
     pub held_pages: usize,
     pub idle_cached_pages: usize,
     pub total_pages: usize,
+    /// Requests on their way to or from another engine; they are not among the waiting and the running.
+    pub(crate) legs: LegCounts,
     /// Tokens per second over the last second with work.
     pub generation_rate: f64,
     // Since the start.

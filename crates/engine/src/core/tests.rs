@@ -10,6 +10,7 @@ use crate::sequence::{RidGuard, RidSet};
 use proptest::prelude::*;
 use std::sync::Arc;
 
+mod legs;
 mod sampled;
 
 pub(crate) fn config(kv_pages: usize, max_running: usize, token_budget: usize) -> EngineConfig {
@@ -56,7 +57,7 @@ pub(crate) fn sequence(
     let mailbox = Arc::new(Mailbox::default());
     let rid = format!("r{name}");
     let guard = RidGuard::take(&rid, rids).unwrap();
-    let request = Request { rid, prompt: prompt.to_vec(), task, owner: Arc::default(), rank: None };
+    let request = Request { rid, prompt: prompt.to_vec(), task, owner: Arc::default(), rank: None, bootstrap: None };
     (Sequence::new(request, guard, Arc::clone(&mailbox), core_config.page_tokens, Instant::now()), mailbox)
 }
 

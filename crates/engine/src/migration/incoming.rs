@@ -328,6 +328,7 @@ impl Incoming {
             task: Task::Generate(head.params.clone()),
             owner: Arc::new(head.owner.owner()),
             rank: Some(self.rank),
+            bootstrap: None,
         };
         let mailbox = Arc::new(Mailbox::keeping(Instant::now(), self.linger));
         let mut sequence = Sequence::new(request, guard, Arc::clone(&mailbox), self.page_tokens, self.arrived);

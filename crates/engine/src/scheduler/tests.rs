@@ -68,7 +68,7 @@ fn planning_costs_what_runs_and_what_is_admitted_however_many_wait() {
             .collect();
         let (mut admitted, mut ran) = (0, 0);
         for _ in 0..200 {
-            assert_eq!(scheduler.sweep(), 0);
+            assert_eq!(scheduler.sweep().0, 0);
             let before = scheduler.running.len();
             scheduler.plan();
             admitted += scheduler.running.len().saturating_sub(before);
@@ -119,13 +119,13 @@ fn a_reader_that_leaves_is_gone_before_the_next_plan_wherever_its_request_is() {
     for sequence in [one, two, three] {
         scheduler.submit(sequence).unwrap();
     }
-    assert_eq!(scheduler.sweep(), 1);
+    assert_eq!(scheduler.sweep().0, 1);
     scheduler.plan();
     assert_eq!((scheduler.running.len(), scheduler.waiting.len()), (1, 1));
     drop(second);
-    assert_eq!(scheduler.sweep(), 1);
+    assert_eq!(scheduler.sweep().0, 1);
     drop(first);
-    assert_eq!(scheduler.sweep(), 1);
+    assert_eq!(scheduler.sweep().0, 1);
     assert!(scheduler.is_idle());
     assert_eq!((scheduler.blocks.held(), scheduler.waiting.tokens()), (0, 0));
 }

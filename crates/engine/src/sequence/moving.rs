@@ -50,7 +50,7 @@ impl Sequence {
     /// Takes over a token that another engine has generated. A finish means that the two engines do not agree: the
     /// request would have ended there.
     pub(crate) fn replay(&mut self, token: u32, rules: &TokenRules) -> Option<Finish> {
-        let finish = self.push(token, None, rules);
+        let finish = self.push(token, None, rules, None);
         if let Job::Generate(generation) = &mut self.job
             && Tally::needed(&generation.params)
         {

@@ -53,7 +53,7 @@ pub(crate) async fn handle(
     let parts: Vec<Choice> = (0..n).map(choice).collect();
     let requests = ids.into_iter().enumerate();
     let requests = requests.map(|(index, rid)| generation(&errand, rid, prompt.clone(), of_choice(&params, index)));
-    let tickets = state.submit_all(requests.collect())?;
+    let tickets = state.submit_all(&fields, requests.collect())?;
     if wishes.stream {
         let parts = tickets.into_iter().zip(parts).map(|(ticket, part)| (ticket, Box::new(part) as Box<dyn Framer>));
         return Ok(sse::response(&state, parts.collect(), move |out| {

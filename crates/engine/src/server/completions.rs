@@ -62,7 +62,7 @@ pub(crate) async fn handle(state: Arc<State>, pinned: RankHeader, body: Bytes) -
         });
         requests.push(generation(&errand, rid, prompt.clone(), params));
     }
-    let tickets = state.submit_all(requests)?;
+    let tickets = state.submit_all(&fields, requests)?;
     if wishes.stream {
         let parts = tickets.into_iter().zip(parts).map(|(ticket, part)| (ticket, Box::new(part) as Box<dyn Framer>));
         return Ok(sse::response(&state, parts.collect(), move |out| {

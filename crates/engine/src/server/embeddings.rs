@@ -34,7 +34,7 @@ pub(crate) async fn handle(state: Arc<State>, pinned: RankHeader, body: Bytes) -
     }
     let mut data = Vec::with_capacity(requests.len());
     let mut tokens = 0;
-    for (index, mut ticket) in state.submit_all(requests)?.into_iter().enumerate() {
+    for (index, mut ticket) in state.submit_all(&fields, requests)?.into_iter().enumerate() {
         let whole = sse::collect(&state, &mut ticket).await;
         let Some(vector) = whole.embedding else {
             let error = whole.finish.as_ref().and_then(ApiError::of_finish);

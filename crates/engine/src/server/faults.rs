@@ -3,7 +3,7 @@
 use super::State;
 use super::errors::ApiError;
 use super::fields::Fields;
-use crate::faults::{CrashAfter, Faults, SlowStep};
+use crate::faults::{CrashAfter, Faults, SlowStep, TransferCut};
 use axum::Json;
 use serde_json::Value;
 
@@ -94,6 +94,12 @@ pub(crate) const KINDS: &[Kind] = &[
             Ok(())
         },
     },
+    Kind {
+        name: "transfer_error",
+        takes: "`{\"nth\": N, \"after_pages\": N}`, both optional",
+        does: "cuts the connection of the Nth KV transfer sent from now on (of every one) after so many pages (0)",
+        set: |fields, name, faults| transfer_cut(fields, name).map(|cut| faults.transfer_error = cut),
+    },
 ];
 
 /// The faults in force.
@@ -173,4 +179,14 @@ fn crash_after(fields: &Fields, name: &str) -> Result<Option<CrashAfter>, ApiErr
         (Some(one), None) => Ok(Some(one)),
         _ => Err(ApiError::field(name, "give exactly one of tokens, steps and seconds")),
     }
+}
+
+fn transfer_cut(fields: &Fields, name: &str) -> Result<Option<TransferCut>, ApiError> {
+    if fields.get(name).is_none() {
+        return Ok(None);
+    }
+    let cut = fields.object(name)?;
+    let nth = ranged(&cut, "nth", 1, i64::MAX)?.map(i64::cast_unsigned);
+    let after_pages = ranged(&cut, "after_pages", 0, i64::MAX)?.map_or(0, i64::cast_unsigned);
+    Ok(Some(TransferCut { nth, after_pages }))
 }

@@ -32,7 +32,7 @@ pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, A
     let list = inputs.batch || n > 1;
     let texts = fields.flag("return_text_in_logprobs")?;
     let forms: Vec<Form> = requests.iter().map(|request| Form::of(request, &state, texts)).collect();
-    let tickets = state.submit_all(requests)?;
+    let tickets = state.submit_all(&fields, requests)?;
     if stream {
         let parts = tickets.into_iter().zip(forms).enumerate().map(|(index, (ticket, form))| {
             let framer = Chunks { form, index: list.then_some(index), whole: Update::default() };
@@ -192,6 +192,8 @@ fn finish_reason(finish: &Finish, generated: usize) -> Value {
         Finish::StopText(text) => json!({"type": "stop", "matched": text}),
         Finish::Embedded => json!({"type": "stop", "matched": null}),
         Finish::Length => json!({"type": "length", "length": generated}),
+        // As SGLang's prefill engines have it.
+        Finish::HandedOver => json!({"type": "length", "length": 0}),
         Finish::Refused(refusal) => json!({
             "type": "abort", "message": refusal.to_string(), "status_code": refusal.status(),
             "err_type": refusal.err_type(), "code": refusal.code(),

@@ -1,6 +1,7 @@
 //! What the engine says about itself: health, models, `/server_info`, `/v1/loads`, in SGLang's shapes.
 
 use super::State;
+use super::bootstrap::mode;
 use super::errors::ApiError;
 use super::params::fresh_id;
 use super::sse;
@@ -96,7 +97,7 @@ pub(crate) fn model_info(state: &State) -> Json<Value> {
         "load_format": "seeded",
         "reasoning_parser": null,
         "tool_call_parser": null,
-        "disaggregation_mode": "null",
+        "disaggregation_mode": mode(state),
         "has_image_understanding": false,
         "has_audio_understanding": false,
         "model_type": "llama",
@@ -123,7 +124,10 @@ pub(crate) fn server_info(state: &State) -> Json<Value> {
         "dp_size": state.config.dp_size,
         "timing": state.config.timing.as_ref().map(timing),
         "tp_size": 1,
-        "disaggregation_mode": "null",
+        "disaggregation_mode": mode(state),
+        "disaggregation_transfer_backend": "plimsoll_tcp",
+        "disaggregation_bootstrap_port": bootstrap_port(state),
+        "disaggregation_decode_enable_radix_cache": true,
         "enable_metrics": true,
         "enable_cache_report": true,
         "disable_radix_cache": false,
@@ -152,7 +156,7 @@ fn internal_states(state: &State) -> Vec<Value> {
             "effective_max_running_requests_per_dp": state.config.max_running,
             "last_gen_throughput": stats.generation_rate,
             "memory_usage": memory(state),
-            "disaggregation_mode": "null",
+            "disaggregation_mode": mode(state),
         })
     };
     state.engine.handle().stats().into_iter().enumerate().map(one).collect()
@@ -198,6 +202,9 @@ pub(crate) fn loads(state: &State, query: &Query<HashMap<String, String>>) -> Re
             load["queues"] =
                 json!({"waiting": waiting, "grammar": 0, "paused": 0, "retracted": 0, "prealloc_ready": 0});
         }
+        if has("disagg") {
+            load["disaggregation"] = disaggregation(state, stats);
+        }
         loads.push(load);
     }
     Ok(Json(json!({
@@ -210,6 +217,27 @@ pub(crate) fn loads(state: &State, query: &Query<HashMap<String, String>>) -> Re
     .into_response())
 }
 
+/// Null on an engine that does everything itself, as SGLang leaves it out there.
+fn disaggregation(state: &State, stats: &Stats) -> Value {
+    let Some(service) = &state.disagg else { return Value::Null };
+    let transfers = service.context().stats.lock();
+    json!({
+        "mode": mode(state),
+        "prefill_bootstrap_queue_reqs": stats.legs.prefill_bootstrap,
+        "prefill_inflight_queue_reqs": stats.legs.prefill_inflight,
+        "decode_prealloc_queue_reqs": stats.legs.decode_prealloc,
+        "decode_transfer_queue_reqs": stats.legs.decode_transfer,
+        "decode_retracted_queue_reqs": 0,
+        "kv_transfer_speed_gb_s": transfers.last_speed_gb_s,
+        "kv_transfer_latency_ms": transfers.last_latency_ms,
+    })
+}
+
+/// Of this engine, or where a decode engine looks when a request does not say.
+fn bootstrap_port(state: &State) -> u16 {
+    state.disagg.as_ref().and_then(|service| service.bootstrap_port).unwrap_or(state.config.disagg.bootstrap_port)
+}
+
 fn core_load(state: &State, rank: usize, stats: &Stats) -> Value {
     let size = state.engine.size();
     let used = stats.held_pages * size.page_tokens;
@@ -217,10 +245,11 @@ fn core_load(state: &State, rank: usize, stats: &Stats) -> Value {
         "timestamp": state.faults.wall_clock_s(),
         "dp_rank": rank,
         "num_running_reqs": stats.running,
-        "num_waiting_reqs": stats.waiting,
+        // Legs that hold nothing yet wait as well.
+        "num_waiting_reqs": stats.waiting + stats.legs.prefill_bootstrap + stats.legs.decode_prealloc,
         "num_waiting_uncached_tokens": stats.waiting_tokens,
         "num_used_tokens": used,
-        "num_total_tokens": used + stats.waiting_tokens,
+        "num_total_tokens": used + stats.waiting_tokens + stats.legs.waiting_tokens,
         "num_active_tokens": used + stats.waiting_tokens,
         "num_prealloc_ready_tokens": 0,
         "max_total_num_tokens": size.kv_tokens,

@@ -1,6 +1,8 @@
 //! `/metrics` in Prometheus text, under SGLang's names, for what this engine really has.
 
 use super::State;
+use super::bootstrap::role;
+use crate::disagg::stats::{Buckets, TransferStats};
 use crate::stats::{BUCKETS_S, Histogram, Stats};
 use axum::http::header;
 use axum::response::IntoResponse;
@@ -13,6 +15,7 @@ pub(crate) fn handle(state: &State) -> impl IntoResponse + use<> {
 struct Page<'a> {
     out: String,
     model: &'a str,
+    role: &'a str,
     ranks: &'a [Stats],
 }
 
@@ -23,10 +26,10 @@ impl Page<'_> {
     }
 
     fn sample(&mut self, name: &str, rank: usize, labels: &str, value: f64) {
-        let model = self.model;
+        let Page { model, role, .. } = self;
         let _ = writeln!(
             self.out,
-            "{name}{{model_name=\"{model}\",engine_type=\"unified\",dp_rank=\"{rank}\"{labels}}} {value}"
+            "{name}{{model_name=\"{model}\",engine_type=\"{role}\",dp_rank=\"{rank}\"{labels}}} {value}"
         );
     }
 
@@ -58,13 +61,29 @@ impl Page<'_> {
     }
 }
 
+impl Page<'_> {
+    fn buckets(&mut self, name: &str, help: &str, buckets: &Buckets) {
+        let name = format!("sglang:{name}");
+        self.head(&name, "histogram", help);
+        let mut total = 0;
+        let bounds = buckets.bounds.iter().map(f64::to_string).chain(std::iter::once("+Inf".to_owned()));
+        for (bound, count) in bounds.zip(&buckets.counts) {
+            total += count;
+            self.sample(&format!("{name}_bucket"), 0, &format!(",le=\"{bound}\""), total as f64);
+        }
+        self.sample(&format!("{name}_sum"), 0, "", buckets.sum);
+        self.sample(&format!("{name}_count"), 0, "", total as f64);
+    }
+}
+
 type Reading<'a> = &'a dyn Fn(&Stats) -> f64;
 
 fn text(state: &State) -> String {
     let ranks = state.engine.handle().stats();
     let size = state.engine.size();
     let model = state.config.model_name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-    let mut page = Page { out: String::with_capacity(8192), model: &model, ranks: &ranks };
+    let mut page =
+        Page { out: String::with_capacity(8192), model: &model, role: role(state).engine_type(), ranks: &ranks };
     let page_tokens = size.page_tokens;
     let total = size.kv_tokens as f64;
     let used = |stats: &Stats| (stats.held_pages * page_tokens) as f64;
@@ -117,7 +136,40 @@ fn text(state: &State) -> String {
     page.histogram("sglang:e2e_request_latency_seconds", "Arrival to last token", |s| &s.e2e);
     page.histogram("sglang:queue_time_seconds", "Arrival to first admission", |s| &s.queue_time);
     lockstep(&mut page);
+    if let Some(service) = &state.disagg {
+        legs(&mut page, &service.context().stats.lock());
+    }
     page.out
+}
+
+/// What SGLang's prefill and decode engines say of their transfers. Those of all ranks count under rank 0.
+fn legs(page: &mut Page<'_>, transfers: &TransferStats) {
+    let gauges: [(&str, &str, Reading<'_>); 4] = [
+        ("num_prefill_bootstrap_queue_reqs", "Prefill legs that wait for decode", &|s| s.legs.prefill_bootstrap as f64),
+        ("num_prefill_inflight_queue_reqs", "Computed prefill legs on their way", &|s| s.legs.prefill_inflight as f64),
+        ("num_decode_prealloc_queue_reqs", "Decode legs that wait for prefill or for pages", &|s| {
+            s.legs.decode_prealloc as f64
+        }),
+        ("num_decode_transfer_queue_reqs", "Decode legs whose pages are on their way", &|s| {
+            s.legs.decode_transfer as f64
+        }),
+    ];
+    for (name, help, value) in gauges {
+        page.one(&format!("sglang:{name}"), "gauge", help, value);
+    }
+    let counters = [
+        ("num_bootstrap_failed_reqs_total", "Legs that did not meet", transfers.bootstrap_failed),
+        ("num_transfer_failed_reqs_total", "Legs whose transfer failed", transfers.transfer_failed),
+    ];
+    for (name, help, value) in counters {
+        page.head(&format!("sglang:{name}"), "counter", help);
+        page.sample(&format!("sglang:{name}"), 0, "", value as f64);
+    }
+    page.buckets("kv_transfer_speed_gb_s", "Bytes of pages over the time they took", &transfers.speed_gb_s);
+    page.buckets("kv_transfer_latency_ms", "First page to last word", &transfers.latency_ms);
+    page.buckets("kv_transfer_bootstrap_ms", "Arrival to both legs being there", &transfers.bootstrap_ms);
+    page.buckets("kv_transfer_alloc_ms", "Both legs there to decode having pages", &transfers.alloc_ms);
+    page.buckets("kv_transfer_total_mb", "Pages of one request", &transfers.total_mb);
 }
 
 /// What no stock engine says: where the time of ranks that step together goes.

@@ -171,7 +171,8 @@ impl Pages {
         self.buffer.bytes[self.start..self.start + self.count * self.stride()].chunks_exact(self.stride())
     }
 
-    fn stride(&self) -> usize {
+    /// Bytes of one page on the wire.
+    pub(crate) fn stride(&self) -> usize {
         self.buffer.pool.page_bytes() + AROUND_PAGE
     }
 }

@@ -8,7 +8,7 @@ use plimsoll_cache::Digest;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::tcp::OwnedReadHalf;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 /// What a peer sent. Checksums are verified; chains are the caller's to check, see [`super::Expected`].
 #[derive(Debug)]
@@ -41,16 +41,19 @@ pub struct Receiver {
     end: usize,
     /// What was read behind pages that went away with their buffer.
     carry: Vec<u8>,
+    /// Since when the next frame is waited for, over calls that were dropped.
+    since: Option<Instant>,
     /// Why nothing more can be read.
     ended: Option<TransferError>,
 }
 
 impl Receiver {
     pub(crate) fn new(half: OwnedReadHalf, deadline: Duration, pool: Pool) -> Self {
-        Receiver { half, deadline, pool, buffer: None, start: 0, end: 0, carry: Vec::new(), ended: None }
+        Receiver { half, deadline, pool, buffer: None, start: 0, end: 0, carry: Vec::new(), since: None, ended: None }
     }
 
-    /// Waits for the next frame, or for some pages. Can be dropped and called again without losing anything.
+    /// Waits for the next frame, or for some pages. Can be dropped and called again: nothing is lost, and the deadline
+    /// stays that of the first call.
     ///
     /// # Errors
     /// When the frame is bad, the peer gave up or is gone, or nothing whole arrived until the deadline. Nothing is read
@@ -68,10 +71,12 @@ impl Receiver {
             return Err(error.clone());
         }
         let deadline = self.deadline;
-        let result = match timeout(deadline, self.advance()).await {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        let result = match timeout_at(since + deadline, self.advance()).await {
             Ok(result) => result,
             Err(_) => Err(TransferError::Deadline { what: "word from the peer", after: deadline }),
         };
+        self.since = None;
         if let Err(error) = &result {
             self.buffer = None;
             self.ended = Some(error.clone());

@@ -31,6 +31,17 @@ impl Sender {
         write(&mut self.half, &mut self.broken, self.deadline, pages.seal()).await
     }
 
+    /// A fault: `whole` pages, half of the next, and the end of the connection.
+    pub(crate) async fn tear(&mut self, pages: &mut Pages, whole: usize) {
+        let stride = pages.stride();
+        let bytes = pages.seal();
+        let torn = &bytes[..bytes.len().min(whole * stride + stride / 2)];
+        // It is to fail anyway.
+        let _ = write(&mut self.half, &mut self.broken, self.deadline, torn).await;
+        let _ = self.half.shutdown().await;
+        self.broken = true;
+    }
+
     /// # Errors
     /// As [`Self::pages`], and when it is longer than [`MAX_NOTE_BYTES`].
     pub async fn note(&mut self, note: &[u8]) -> Result<(), TransferError> {

@@ -4,6 +4,7 @@
 
 mod client;
 mod crash;
+mod disagg;
 mod errors;
 mod faults;
 mod lifecycle;

@@ -17,6 +17,20 @@ fn named_faults_change_and_the_others_stay() {
 }
 
 #[test]
+fn the_transfer_that_breaks_is_counted_from_the_switch() {
+    let switch = crate::faults::FaultSwitch::default();
+    let cut = |body: Value| switch.set(changed(switch.current(), body.to_string().as_bytes()).unwrap());
+    assert_eq!(switch.next_transfer(), None);
+    cut(json!({"transfer_error": {"nth": 2, "after_pages": 3}}));
+    cut(json!({"http_status": 500}));
+    assert_eq!([switch.next_transfer(), switch.next_transfer(), switch.next_transfer()], [None, Some(3), None]);
+    cut(json!({"transfer_error": {}}));
+    assert_eq!([switch.next_transfer(), switch.next_transfer()], [Some(0), Some(0)]);
+    cut(json!({"transfer_error": null}));
+    assert_eq!(switch.next_transfer(), None);
+}
+
+#[test]
 fn what_is_wrong_is_named() {
     for (body, part) in [
         (json!({"crash_afte": {"steps": 1}}), "did you mean crash_after"),
@@ -30,6 +44,7 @@ fn what_is_wrong_is_named() {
         (json!({"slow_step": {"factor": 0.5}}), "factor: 0.5 is not between 1 and 1000"),
         (json!({"slow_step": {}}), "exactly one of factor and us"),
         (json!({"kv_pressure": 1.5}), "not between 0 and 1"),
+        (json!({"transfer_error": {"nth": 0}}), "nth: 0 is not between"),
         (json!([1]), "send a JSON object"),
     ] {
         let message = change(&body).unwrap_err();

@@ -1,0 +1,90 @@
+//! The fields that bring the two legs of a request together, as SGLang reads them: one value for all requests of a body,
+//! or a list with one each. A single room for several requests means that one and those after it.
+
+use super::State;
+use super::errors::ApiError;
+use super::fields::Fields;
+use crate::disagg::{Bootstrap, FAKE_HOST, Leg, Role, Service};
+use crate::mailbox::Ticket;
+use crate::request::{Request, Task};
+use serde_json::Value;
+
+impl State {
+    /// All or none: when one of them is refused, those already taken are cancelled with their tickets.
+    ///
+    /// # Errors
+    /// When the engine does not take one, or a prefill or decode engine lacks what brings the legs together.
+    pub(crate) fn submit_all(&self, fields: &Fields, mut requests: Vec<Request>) -> Result<Vec<Ticket>, ApiError> {
+        if self.disagg.is_some() {
+            attach(fields, &mut requests, self.config.disagg.bootstrap_port)?;
+        }
+        let submit = |mut request: Request| {
+            let leg = self.disagg.as_ref().map(|service| leg(service, &mut request)).transpose()?.flatten();
+            Ok(self.engine.handle().submit_with(request, leg)?)
+        };
+        requests.into_iter().map(submit).collect()
+    }
+}
+
+/// `None` for what a prefill or decode engine does alone.
+fn leg(service: &Service, request: &mut Request) -> Result<Option<Leg>, ApiError> {
+    let alone = request.bootstrap.as_ref().is_some_and(|bootstrap| bootstrap.host == FAKE_HOST);
+    if alone || matches!(request.task, Task::Embed) {
+        return Ok(None);
+    }
+    service.leg(request).map(Some).map_err(|error| ApiError {
+        param: Some("bootstrap_room".to_owned()),
+        ..ApiError::new(400, "invalid_request", error.to_string())
+    })
+}
+
+fn attach(fields: &Fields, requests: &mut [Request], default_port: u16) -> Result<(), ApiError> {
+    let count = requests.len();
+    let rooms =
+        per_request(fields, "bootstrap_room", count, "expected an integer from 0 to 9223372036854775807", |value| {
+            value.as_i64().and_then(|room| u64::try_from(room).ok())
+        })?;
+    let hosts = per_request(fields, "bootstrap_host", count, "expected a host name", |value| {
+        value.as_str().filter(|host| !host.is_empty()).map(str::to_owned)
+    })?;
+    let ports = per_request(fields, "bootstrap_port", count, "expected a port", |value| {
+        value.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0)
+    })?;
+    let one_room = !matches!(fields.get("bootstrap_room"), Some(Value::Array(_)));
+    for (index, request) in requests.iter_mut().enumerate() {
+        let Some(room) = rooms[index] else { continue };
+        request.bootstrap = Some(Bootstrap {
+            host: hosts[index].clone().unwrap_or_default(),
+            port: ports[index].unwrap_or(default_port),
+            room: if one_room { (room + index as u64) & i64::MAX as u64 } else { room },
+        });
+    }
+    Ok(())
+}
+
+fn per_request<T: Clone>(
+    fields: &Fields,
+    name: &str,
+    count: usize,
+    expected: &str,
+    read: impl Fn(&Value) -> Option<T>,
+) -> Result<Vec<Option<T>>, ApiError> {
+    let one = |value: &Value| match value {
+        Value::Null => Ok(None),
+        value => read(value).map(Some).ok_or_else(|| ApiError::field(name, expected)),
+    };
+    match fields.get(name) {
+        Some(Value::Array(list)) if list.len() == count => list.iter().map(one).collect(),
+        Some(Value::Array(list)) => Err(ApiError::field(name, format!("{} values for {count} requests", list.len()))),
+        value => Ok(vec![one(value.unwrap_or(&Value::Null))?; count]),
+    }
+}
+
+/// What `/v1/loads` and `/server_info` call the role.
+pub(crate) fn mode(state: &State) -> &'static str {
+    state.config.disagg.role.mode()
+}
+
+pub(crate) fn role(state: &State) -> Role {
+    state.config.disagg.role
+}
