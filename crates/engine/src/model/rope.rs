@@ -57,16 +57,17 @@ impl Scaling {
             Scaling::None => plain,
             Scaling::Linear { factor } => plain / factor as f32,
             Scaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_tokens } => {
-                let wave = 2.0 * std::f64::consts::PI / f64::from(plain);
-                if wave < original_context_tokens / high_freq_factor {
+                let (factor, old) = (factor as f32, original_context_tokens as f32);
+                let (low, high) = (low_freq_factor as f32, high_freq_factor as f32);
+                let wave = std::f32::consts::TAU / plain;
+                if wave < old / high {
                     return plain;
                 }
-                if wave > original_context_tokens / low_freq_factor {
-                    return plain / factor as f32;
+                if wave > old / low {
+                    return plain / factor;
                 }
-                let smooth = (original_context_tokens / wave - low_freq_factor) / (high_freq_factor - low_freq_factor);
-                let plain = f64::from(plain);
-                ((1.0 - smooth) * plain / factor + smooth * plain) as f32
+                let smooth = (old / wave - low) / (high - low);
+                (1.0 - smooth) * plain / factor + smooth * plain
             }
         }
     }

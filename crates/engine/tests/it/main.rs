@@ -7,6 +7,7 @@ mod crash;
 mod disagg;
 mod errors;
 mod faults;
+mod independent;
 mod kv_events;
 mod lifecycle;
 mod logprobs;
