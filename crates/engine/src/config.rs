@@ -6,6 +6,7 @@ use crate::model::folder::Folder;
 use crate::model::kv::TILE;
 use crate::model::{Model, ModelConfig};
 use crate::team::Team;
+use crate::text::Text;
 use crate::timing::Timing;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,8 @@ pub struct EngineConfig {
     pub folder: Option<Folder>,
     /// Threads that share the arithmetic of a step. `None`: all cores for a large model, one for a tiny one.
     pub threads: Option<usize>,
+    /// Tokenizer and chat template of that model. See [`Self::use_text`].
+    pub text: Text,
     /// Bearer token for every route but health and metrics. `None`: open.
     pub api_key: Option<String>,
     /// Tokens per KV page, a multiple of 16.
@@ -71,6 +74,7 @@ impl Default for EngineConfig {
             model: ModelConfig::default(),
             folder: None,
             threads: None,
+            text: Text::default(),
             api_key: None,
             page_tokens: 16,
             kv_tokens: 65_536,
@@ -192,6 +196,15 @@ impl EngineConfig {
         let threads = self.threads.unwrap_or_else(|| Team::default_threads(model.weight_bytes()));
         model.set_team(Arc::new(Team::new(threads).map_err(EngineError::Thread)?));
         Ok(model)
+    }
+
+    /// Speaks with this tokenizer, whose own end token ends answers too.
+    pub fn use_text(&mut self, text: Text) {
+        let known = |id: &u32| self.model.eos_tokens.contains(id);
+        if let Some(id) = text.end_token().filter(|id| !known(id)) {
+            self.model.eos_tokens.push(id);
+        }
+        self.text = text;
     }
 
     /// Whole KV pages.

@@ -65,7 +65,8 @@ impl Core {
         let rules = TokenRules {
             first_logit: model.config().first_logit,
             end_tokens: model.config().eos_tokens.clone(),
-            ..TokenRules::default()
+            end_is_silent: config.text.is_tiny(),
+            text: config.text.clone(),
         };
         let limits = Limits {
             page_tokens: config.page_tokens,

@@ -9,7 +9,6 @@
 //! [`model`]; `lockstep` steps the ranks together, `driver` gives them a thread, [`server`] its HTTP faces.
 
 pub mod block_manager;
-pub mod chat;
 mod clock;
 pub mod config;
 mod core;
@@ -32,6 +31,7 @@ mod sequence;
 pub mod server;
 pub mod stats;
 pub mod team;
+pub mod text;
 pub mod timing;
 pub mod tokenizer;
 pub mod transfer;

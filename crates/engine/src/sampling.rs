@@ -7,6 +7,7 @@
 
 use crate::kernels::exp;
 use crate::model::FIRST_LOGIT;
+use crate::text::Text;
 use crate::tokenizer::IM_END;
 use penalties::Tally;
 use rand_chacha::ChaCha8Rng;
@@ -78,8 +79,8 @@ impl Default for SamplingParams {
     }
 }
 
-/// Which ids a model's logits belong to, and which of them end an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Which ids a model's logits belong to, which of them end an answer, and how they read.
+#[derive(Clone, Debug)]
 pub struct TokenRules {
     /// `logits[i]` belongs to id `i + first_logit`. Ids that are never generated have negative infinity.
     pub first_logit: u32,
@@ -87,12 +88,13 @@ pub struct TokenRules {
     /// With `ignore_eos` the end tokens are not generated at all, so that an answer of the tiny model has one word per
     /// token; without, the answer goes on after them, as in stock engines.
     pub end_is_silent: bool,
+    pub text: Text,
 }
 
 impl Default for TokenRules {
     /// Those of the tiny model.
     fn default() -> Self {
-        TokenRules { first_logit: FIRST_LOGIT, end_tokens: vec![IM_END], end_is_silent: true }
+        TokenRules { first_logit: FIRST_LOGIT, end_tokens: vec![IM_END], end_is_silent: true, text: Text::default() }
     }
 }
 

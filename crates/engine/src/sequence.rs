@@ -11,9 +11,9 @@ use crate::request::{Finish, Request, Task};
 use crate::sampling::logprobs::{TokenLogprobs, logprobs};
 use crate::sampling::penalties::Tally;
 use crate::sampling::{SamplingParams, TokenRules, sample};
-use crate::tokenizer::detokenize::Stream;
 use parking_lot::Mutex;
 use plimsoll_cache::Chain;
+use plimsoll_protocol::tokenizer::Detokenizer;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -72,7 +72,8 @@ pub(crate) struct Generation {
     tally: Tally,
     /// Prompt tokens whose log-probabilities were computed, beginning after the first one asked for.
     prompt_logprobs: Vec<TokenLogprobs>,
-    stream: Stream,
+    /// Made with the first token.
+    stream: Option<Detokenizer>,
     sent_bytes: usize,
 }
 
@@ -82,7 +83,7 @@ impl Generation {
             seed: params.seed.unwrap_or_else(rand::random),
             tally: Tally::default(),
             prompt_logprobs: Vec::new(),
-            stream: Stream::new(params.skip_special_tokens),
+            stream: None,
             params,
             sent_bytes: 0,
         })
@@ -280,6 +281,7 @@ impl Sequence {
     ) -> Option<Finish> {
         let Job::Generate(generation) = &mut self.job else { return None };
         let Generation { params, stream, sent_bytes, prompt_logprobs, .. } = &mut **generation;
+        let stream = stream.get_or_insert_with(|| rules.text.stream(params.skip_special_tokens));
         self.tokens.push(token);
         let generated = self.tokens.len() - self.prompt_len;
         let before = stream.text().len();

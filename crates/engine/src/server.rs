@@ -5,7 +5,7 @@ use crate::disagg::{Role, Service};
 use crate::driver::Engine;
 use crate::faults::FaultSwitch;
 use crate::kv_events::publish::Streams;
-use crate::tokenizer::Tokenizer;
+use crate::text::Text;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Query, Request as HttpRequest, State as Extract};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
@@ -37,7 +37,9 @@ mod listener;
 mod logprobs;
 mod metrics;
 mod params;
+mod prompts;
 mod sse;
+mod tokenize;
 
 /// What every handler sees.
 pub(crate) struct State {
@@ -48,7 +50,6 @@ pub(crate) struct State {
     pub(crate) faults: FaultSwitch,
     /// `None`: none are published.
     pub(crate) kv_events: Option<Arc<Streams>>,
-    pub(crate) tokenizer: Tokenizer,
     /// Token ids are below this.
     pub(crate) vocab_tokens: usize,
     pub(crate) context_tokens: usize,
@@ -59,6 +60,11 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn is_serving(&self) -> bool {
         self.engine.is_alive() && !self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Tokenizer and chat template.
+    pub(crate) fn text(&self) -> &Text {
+        &self.config.text
     }
 
     pub(crate) fn begin_drain(&self) {
@@ -97,7 +103,6 @@ pub async fn serve(
         disagg,
         faults,
         kv_events: kv_events.map(Arc::new),
-        tokenizer: Tokenizer::new(),
         started_s,
         draining: AtomicBool::new(false),
     });
@@ -139,6 +144,10 @@ fn router(state: &Arc<State>) -> Router {
         .route("/get_server_info", get(async |Extract(state): Shared| info::server_info(&state)))
         .route("/model_info", get(async |Extract(state): Shared| info::model_info(&state)))
         .route("/get_model_info", get(async |Extract(state): Shared| info::model_info(&state)))
+        .route("/tokenize", post(|Extract(state): Shared, Body(body): Body| tokenize::tokenize(state, body)))
+        .route("/detokenize", post(|Extract(state): Shared, Body(body): Body| tokenize::detokenize(state, body)))
+        .route("/v1/tokenize", post(|Extract(state): Shared, Body(body): Body| tokenize::tokenize(state, body)))
+        .route("/v1/detokenize", post(|Extract(state): Shared, Body(body): Body| tokenize::detokenize(state, body)))
         .route("/abort_request", post(async |Extract(state): Shared, Body(body): Body| admin::abort(&state, &body)))
         .route(
             "/flush_cache",

@@ -7,7 +7,6 @@
 use crate::words::{WORD_COUNT, WORDS};
 use std::collections::HashMap;
 
-pub mod detokenize;
 #[cfg(test)]
 mod tests;
 
@@ -65,6 +64,17 @@ pub fn piece(id: u32) -> Option<Piece> {
     WORDS.get((id - FIRST_WORD) as usize).map(|word| Piece::Word(word))
 }
 
+/// The bytes that a token adds to a text, and whether it is a special one; nothing for ids outside the vocabulary.
+#[must_use]
+pub fn bytes(id: u32) -> (Vec<u8>, bool) {
+    match piece(id) {
+        Some(Piece::Byte(byte)) => (vec![byte], false),
+        Some(Piece::Word(word)) => (format!(" {word}").into_bytes(), false),
+        Some(Piece::Special(text)) => (text.as_bytes().to_vec(), true),
+        None => (Vec::new(), false),
+    }
+}
+
 #[derive(Debug)]
 pub struct Tokenizer {
     words: HashMap<&'static str, u32>,
@@ -105,34 +115,6 @@ impl Tokenizer {
             }
         }
         ids
-    }
-
-    /// Text of token ids, special tokens written out. Bytes that are not UTF-8 become U+FFFD, unknown ids nothing.
-    #[must_use]
-    pub fn decode(&self, ids: &[u32]) -> String {
-        let mut stream = detokenize::Stream::new(false);
-        for id in ids {
-            stream.push(*id);
-        }
-        stream.finish();
-        stream.into_text()
-    }
-
-    /// The text of one token alone; half a character becomes U+FFFD.
-    #[must_use]
-    pub fn token_text(&self, id: u32) -> String {
-        self.decode(&[id])
-    }
-
-    /// The bytes that a token adds to a text; nothing for unknown ids.
-    #[must_use]
-    pub fn token_bytes(&self, id: u32) -> Vec<u8> {
-        match piece(id) {
-            Some(Piece::Byte(byte)) => vec![byte],
-            Some(Piece::Word(word)) => format!(" {word}").into_bytes(),
-            Some(Piece::Special(text)) => text.as_bytes().to_vec(),
-            None => Vec::new(),
-        }
     }
 
     fn word_at(&self, rest: &str) -> Option<(u32, usize)> {

@@ -75,7 +75,7 @@ fn the_draw_depends_on_seed_and_index_only() {
 
 #[test]
 fn penalties_do_what_their_definitions_say() {
-    let rules = TokenRules { first_logit: 0, end_tokens: vec![], end_is_silent: false };
+    let rules = TokenRules { first_logit: 0, end_tokens: vec![], end_is_silent: false, ..TokenRules::default() };
     let with = |params: &SamplingParams, tokens: &[u32], prompt_len: usize| {
         let mut tally = Tally::default();
         tally.read(tokens, prompt_len);

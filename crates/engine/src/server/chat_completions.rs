@@ -7,8 +7,8 @@ use super::errors::ApiError;
 use super::fields::Fields;
 use super::logprobs::{Names, chat_ask};
 use super::params::{LengthRule, check_model, choices, errand, generation, of_choice, rids, room_after, sampling};
+use super::prompts::{beside, conversation};
 use super::sse::{self, Framer, push_error, push_event};
-use crate::chat::{Message, ROLES, render};
 use crate::mailbox::{Ticket, Update};
 use crate::request::Finish;
 use crate::sampling::SamplingParams;
@@ -25,9 +25,14 @@ pub(crate) async fn handle(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    let fields = Fields::parse(&body)?;
-    check_model(&state, &fields)?;
-    let prompt = state.tokenizer.encode(&render(&messages(&fields)?));
+    let shared = Arc::clone(&state);
+    let (fields, prompt) = beside(body.len(), move || {
+        let fields = Fields::parse(&body)?;
+        check_model(&shared, &fields)?;
+        let prompt = conversation(&shared, &fields)?;
+        Ok::<_, ApiError>((fields, prompt))
+    })
+    .await?;
     let room = room_after(&state, "messages", prompt.len())?;
     let length =
         LengthRule { names: &["max_completion_tokens", "max_tokens"], default: state.config.default_max_tokens };
@@ -88,39 +93,6 @@ fn wanted_ids(headers: &HeaderMap) -> SglExt {
         output_ids: wanted("x-sglext-return-output-ids"),
         ..SglExt::default()
     }
-}
-
-/// The conversation of a body, content parts joined.
-pub(crate) fn messages(fields: &Fields) -> Result<Vec<Message>, ApiError> {
-    let Some(Value::Array(list)) = fields.get("messages") else {
-        return Err(ApiError::field("messages", "expected a list of messages"));
-    };
-    if list.is_empty() {
-        return Err(ApiError::field("messages", "is empty"));
-    }
-    list.iter().enumerate().map(|(index, message)| read_message(index, message)).collect()
-}
-
-fn read_message(index: usize, message: &Value) -> Result<Message, ApiError> {
-    let wrong = |field: &str, what: &str| ApiError::field(&format!("messages[{index}]{field}"), what);
-    let Value::Object(message) = message else { return Err(wrong("", "expected an object")) };
-    let role = message.get("role").and_then(Value::as_str).ok_or_else(|| wrong(".role", "expected a string"))?;
-    if !ROLES.contains(&role) {
-        return Err(wrong(".role", &format!("{role:?} is not one of {}", ROLES.join(", "))));
-    }
-    let content = match message.get("content") {
-        None | Some(Value::Null) => String::new(),
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(parts)) => parts
-            .iter()
-            .map(|part| match (part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str)) {
-                (Some("text"), Some(text)) => Ok(text),
-                _ => Err(wrong(".content", "only parts {\"type\": \"text\", \"text\": ...} are supported")),
-            })
-            .collect::<Result<String, _>>()?,
-        Some(_) => return Err(wrong(".content", "expected a string or a list of parts")),
-    };
-    Ok(Message { role: role.to_owned(), content })
 }
 
 struct Choice {

@@ -4,9 +4,10 @@ use super::State;
 use super::body::RankHeader;
 use super::completion::{Head, SglExt, SharedSummary, Summary, Usage, Wishes, matched};
 use super::errors::ApiError;
-use super::fields::{Fields, token_ids};
+use super::fields::Fields;
 use super::logprobs::{Names, completion_ask};
 use super::params::{LengthRule, check_model, choices, errand, generation, of_choice, rids, room_after, sampling};
+use super::prompts::{beside, texts_or_ids};
 use super::sse::{self, Framer, push_error, push_event};
 use crate::mailbox::{Ticket, Update};
 use crate::request::Finish;
@@ -19,14 +20,18 @@ use std::sync::Arc;
 
 /// OpenAI's own default output length of this route.
 const DEFAULT_TOKENS: usize = 16;
-const MAX_PROMPTS: usize = 256;
 /// Prompts times choices.
 const MAX_ANSWERS: usize = 512;
 
 pub(crate) async fn handle(state: Arc<State>, pinned: RankHeader, body: Bytes) -> Result<Response, ApiError> {
-    let fields = Fields::parse(&body)?;
-    check_model(&state, &fields)?;
-    let prompts = prompts(&state, &fields)?;
+    let shared = Arc::clone(&state);
+    let (fields, prompts) = beside(body.len(), move || {
+        let fields = Fields::parse(&body)?;
+        check_model(&shared, &fields)?;
+        let prompts = texts_or_ids(&shared, &fields, "prompt")?;
+        Ok::<_, ApiError>((fields, prompts))
+    })
+    .await?;
     let n = choices(&fields)?;
     if prompts.len() * n > MAX_ANSWERS {
         return Err(ApiError::field("n", format!("prompts times n is more than {MAX_ANSWERS}")));
@@ -87,25 +92,6 @@ pub(crate) async fn handle(state: Arc<State>, pinned: RankHeader, body: Bytes) -
     Ok(Json(answer).into_response())
 }
 
-/// `prompt`: a text, token ids, or a list of either.
-fn prompts(state: &State, fields: &Fields) -> Result<Vec<Vec<u32>>, ApiError> {
-    let wrong = || ApiError::field("prompt", "expected a string, a list of strings, token ids or lists of token ids");
-    let one = |value: &Value| match value {
-        Value::String(text) => Ok(state.tokenizer.encode(text)),
-        Value::Array(ids) => token_ids("prompt", ids, state.vocab_tokens),
-        _ => Err(wrong()),
-    };
-    match fields.get("prompt") {
-        Some(Value::String(text)) => Ok(vec![state.tokenizer.encode(text)]),
-        Some(Value::Array(list)) if list.first().is_some_and(Value::is_number) => {
-            Ok(vec![token_ids("prompt", list, state.vocab_tokens)?])
-        }
-        Some(Value::Array(list)) if (1..=MAX_PROMPTS).contains(&list.len()) => list.iter().map(one).collect(),
-        Some(Value::Array(_)) => Err(ApiError::field("prompt", format!("send 1 to {MAX_PROMPTS} prompts"))),
-        _ => Err(wrong()),
-    }
-}
-
 struct Choice {
     state: Arc<State>,
     head: Head,
@@ -128,7 +114,7 @@ impl Choice {
         let first = !std::mem::replace(&mut self.began, true);
         let mut text = String::new();
         if first && self.echo {
-            text = self.state.tokenizer.decode(&self.prompt);
+            text = self.state.text().decode(&self.prompt);
         }
         text.push_str(&update.text);
         let mut logprobs = Value::Null;

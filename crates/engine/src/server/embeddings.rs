@@ -3,21 +3,26 @@
 use super::State;
 use super::body::RankHeader;
 use super::errors::ApiError;
-use super::fields::{Fields, token_ids};
+use super::fields::Fields;
 use super::params::{check_model, errand, rids, room_after};
+use super::prompts::{beside, texts_or_ids};
 use super::sse;
 use crate::request::{Request, Task};
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::sync::Arc;
 
-const MAX_INPUTS: usize = 256;
-
 pub(crate) async fn handle(state: Arc<State>, pinned: RankHeader, body: Bytes) -> Result<Response, ApiError> {
-    let fields = Fields::parse(&body)?;
-    check_model(&state, &fields)?;
+    let shared = Arc::clone(&state);
+    let (fields, inputs) = beside(body.len(), move || {
+        let fields = Fields::parse(&body)?;
+        check_model(&shared, &fields)?;
+        let inputs = texts_or_ids(&shared, &fields, "input")?;
+        Ok::<_, ApiError>((fields, inputs))
+    })
+    .await?;
     if !matches!(fields.text("encoding_format")?, None | Some("float")) {
         return Err(ApiError::field("encoding_format", "only float is supported by this engine"));
     }
@@ -25,7 +30,6 @@ pub(crate) async fn handle(state: Arc<State>, pinned: RankHeader, body: Bytes) -
         return Err(ApiError::field("dimensions", "is not supported by this engine"));
     }
     let errand = errand(&fields, pinned.or_body(&fields)?)?;
-    let inputs = inputs(&state, &fields)?;
     let ids = rids(&fields, inputs.len())?;
     let mut requests = Vec::with_capacity(inputs.len());
     for (prompt, rid) in inputs.into_iter().zip(ids) {
@@ -50,21 +54,4 @@ pub(crate) async fn handle(state: Arc<State>, pinned: RankHeader, body: Bytes) -
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }))
     .into_response())
-}
-
-fn inputs(state: &State, fields: &Fields) -> Result<Vec<Vec<u32>>, ApiError> {
-    let wrong = || ApiError::field("input", "expected a string, a list of strings, token ids or lists of token ids");
-    let one = |value: &Value| match value {
-        Value::String(text) => Ok(state.tokenizer.encode(text)),
-        Value::Array(ids) => token_ids("input", ids, state.vocab_tokens),
-        _ => Err(wrong()),
-    };
-    match fields.get("input") {
-        Some(text @ Value::String(_)) => Ok(vec![one(text)?]),
-        Some(Value::Array(list)) if list.first().is_some_and(Value::is_number) => {
-            Ok(vec![token_ids("input", list, state.vocab_tokens)?])
-        }
-        Some(Value::Array(list)) if (1..=MAX_INPUTS).contains(&list.len()) => list.iter().map(one).collect(),
-        _ => Err(wrong()),
-    }
 }

@@ -8,6 +8,7 @@ use super::logprobs::{Native, native_ask};
 use super::params::{
     LengthRule, choices, errand, generation, of_choice, pinned_rank, refuse_unsupported, rids, room_after, sampling,
 };
+use super::prompts::{beside, encode};
 use super::sse::{self, Framer, push_event};
 use crate::mailbox::{Ticket, Update};
 use crate::request::{Finish, Request, Task};
@@ -24,8 +25,13 @@ const MAX_BATCH: usize = 256;
 const MAX_ANSWERS: usize = 512;
 
 pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, ApiError> {
-    let fields = Fields::parse(&body)?;
-    let inputs = inputs(&state, &fields)?;
+    let shared = Arc::clone(&state);
+    let (fields, inputs) = beside(body.len(), move || {
+        let fields = Fields::parse(&body)?;
+        let inputs = inputs(&shared, &fields)?;
+        Ok::<_, ApiError>((fields, inputs))
+    })
+    .await?;
     let stream = fields.flag("stream")?;
     let (requests, n) = requests(&state, &fields, &inputs)?;
     // Several choices are a list too, as in SGLang.
@@ -100,10 +106,11 @@ struct Inputs {
 
 fn inputs(state: &State, fields: &Fields) -> Result<Inputs, ApiError> {
     let (prompts, name, batch) = match (fields.get("text"), fields.get("input_ids")) {
-        (Some(Value::String(text)), None) => (vec![state.tokenizer.encode(text)], "text", false),
+        (Some(Value::String(text)), None) => (vec![encode(state, "text", text, true)?], "text", false),
         (Some(Value::Array(_)), None) => {
             let texts = fields.texts("text")?;
-            (texts.iter().map(|text| state.tokenizer.encode(text)).collect(), "text", true)
+            let ids = texts.iter().map(|text| encode(state, "text", text, true));
+            (ids.collect::<Result<_, _>>()?, "text", true)
         }
         (None, Some(Value::Array(list))) if list.first().is_some_and(Value::is_array) => {
             let lists = list.iter().map(|item| match item {

@@ -25,7 +25,7 @@ pub(crate) const VERSION: &str = concat!("0.5.23+plimsoll.", env!("CARGO_PKG_VER
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Routes by name, for clients that look here for what an engine can do. Bodies are described by the stock engines.
-const PATHS: [(&str, &str); 19] = [
+const PATHS: &[(&str, &str)] = &[
     ("/generate", "post"),
     ("/v1/chat/completions", "post"),
     ("/v1/completions", "post"),
@@ -36,6 +36,10 @@ const PATHS: [(&str, &str); 19] = [
     ("/get_server_info", "get"),
     ("/model_info", "get"),
     ("/get_model_info", "get"),
+    ("/tokenize", "post"),
+    ("/detokenize", "post"),
+    ("/v1/tokenize", "post"),
+    ("/v1/detokenize", "post"),
     ("/abort_request", "post"),
     ("/flush_cache", "post"),
     ("/health", "get"),

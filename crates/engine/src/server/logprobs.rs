@@ -103,12 +103,12 @@ pub(crate) struct Names<'a> {
 
 impl Names<'_> {
     fn text(&self, id: u32) -> String {
-        if self.as_ids { format!("token_id:{id}") } else { self.state.tokenizer.token_text(id) }
+        if self.as_ids { format!("token_id:{id}") } else { self.state.text().decode(&[id]) }
     }
 
     /// Chat's `logprobs` of these tokens.
     pub(crate) fn chat(&self, positions: &[TokenLogprobs]) -> Value {
-        let entry = |id: u32, logprob: f32| json!({"token": self.text(id), "logprob": logprob, "bytes": self.state.tokenizer.token_bytes(id)});
+        let entry = |id: u32, logprob: f32| json!({"token": self.text(id), "logprob": logprob, "bytes": self.state.text().token_bytes(id)});
         let content = positions.iter().map(|position| {
             let mut value = entry(position.id, position.logprob);
             value["top_logprobs"] = position.top.iter().map(|(id, logprob)| entry(*id, *logprob)).collect();
@@ -131,7 +131,7 @@ impl Names<'_> {
         });
         for (id, logprob, top) in first.into_iter().chain(scored) {
             offsets.push(*offset);
-            *offset += self.state.tokenizer.token_text(id).chars().count();
+            *offset += self.state.text().decode(&[id]).chars().count();
             tokens.push(self.text(id));
             logprobs.push(logprob);
             tops.push(top);
@@ -175,6 +175,6 @@ impl Native {
     }
 
     fn text(&self, state: &State, id: u32) -> Option<String> {
-        self.texts.then(|| state.tokenizer.token_text(id))
+        self.texts.then(|| state.text().decode(&[id]))
     }
 }

@@ -13,4 +13,5 @@ mod lifecycle;
 mod logprobs;
 mod ranks;
 mod streams;
+mod text;
 mod timing;
