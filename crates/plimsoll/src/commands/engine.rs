@@ -5,6 +5,7 @@ use crate::commands::demo::stdin_guard;
 use crate::{Failure, output, runtime, telemetry};
 use plimsoll_engine::model::folder::{self, Folder};
 use plimsoll_engine::model::seeded;
+use plimsoll_engine::text::Text;
 use plimsoll_engine::{EngineConfig, EngineError};
 use plimsoll_settings::Telemetry;
 use std::path::Path;
@@ -91,7 +92,9 @@ fn config(args: EngineArgs) -> Result<EngineConfig, Failure> {
             folder.weights.len_bytes() >> 20,
             started.elapsed().as_secs_f64()
         ));
+        let text = Text::open(path, &folder.config).map_err(Failure::usage)?;
         config.use_folder(folder);
+        config.use_text(text);
     }
     if let Some(name) = args.model_name {
         config.model_name = name;
@@ -105,6 +108,8 @@ fn export_model(config: &EngineConfig, path: &Path) -> Result<(), Failure> {
         None => Arc::new(seeded::generate(&config.model)),
     };
     folder::export(&config.model, &weights, path).map_err(Failure::failed)?;
+    let source = config.folder.as_ref().map(|folder| folder.path.as_path());
+    config.text.export(source, path).map_err(Failure::failed)?;
     output::note(&format!("plimsoll engine: model written to {}", path.display()));
     Ok(())
 }
