@@ -20,8 +20,8 @@ pub struct Text(Arc<Inner>);
 
 #[derive(Debug)]
 enum Inner {
-    Tiny { tokenizer: Tokenizer, pieces: Arc<Pieces>, template: Option<ChatTemplate> },
-    Folder(ModelText),
+    Tiny { tokenizer: Tokenizer, pieces: Arc<Pieces>, template: Option<Box<ChatTemplate>> },
+    Folder(Box<ModelText>),
 }
 
 /// ChatML with tools in Qwen's manner. The prompt of turn *n + 1* starts with the prompt and the answer of turn *n*:
@@ -34,7 +34,7 @@ static TINY: LazyLock<Text> = LazyLock::new(|| {
     let specials = vec![("eos_token".to_owned(), "<|im_end|>".to_owned())];
     let template = ChatTemplate::compile(TINY_TEMPLATE, specials);
     debug_assert!(template.is_ok(), "{template:?}");
-    Text(Arc::new(Inner::Tiny { tokenizer, pieces, template: template.ok() }))
+    Text(Arc::new(Inner::Tiny { tokenizer, pieces, template: template.ok().map(Box::new) }))
 });
 
 impl Default for Text {
@@ -49,7 +49,7 @@ impl Text {
     /// # Errors
     /// Names the file: missing, broken, or with ids that the model does not have.
     pub fn open(folder: &Path, model: &ModelConfig) -> Result<Self, FolderError> {
-        Ok(Text(Arc::new(Inner::Folder(ModelText::open(folder, model.vocab_tokens)?))))
+        Ok(Text(Arc::new(Inner::Folder(Box::new(ModelText::open(folder, model.vocab_tokens)?)))))
     }
 
     /// Whether it is the tiny model's own.
@@ -109,7 +109,7 @@ impl Text {
     #[must_use]
     pub fn template(&self, with_tools: bool) -> Option<&ChatTemplate> {
         match &*self.0 {
-            Inner::Tiny { template, .. } => template.as_ref(),
+            Inner::Tiny { template, .. } => template.as_deref(),
             Inner::Folder(text) => text.template(with_tools),
         }
     }

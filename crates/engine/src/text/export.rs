@@ -22,8 +22,8 @@ impl Text {
     /// When a file cannot be written or copied.
     pub fn export(&self, source: Option<&Path>, folder: &Path) -> io::Result<()> {
         if let (Inner::Folder(_), Some(source)) = (&*self.0, source) {
-            let present = FILES.iter().filter(|name| source.join(name).exists());
-            return present.map(|name| std::fs::copy(source.join(name), folder.join(name)).map(drop)).collect();
+            let mut present = FILES.iter().filter(|name| source.join(name).exists());
+            return present.try_for_each(|name| std::fs::copy(source.join(name), folder.join(name)).map(drop));
         }
         std::fs::write(folder.join("tokenizer.json"), format!("{:#}\n", tokenizer()))?;
         std::fs::write(folder.join("tokenizer_config.json"), format!("{:#}\n", config()))

@@ -97,7 +97,7 @@ proptest! {
     ) {
         let text = parts.concat();
         let own = Text::default().encode(&text, true).unwrap();
-        prop_assert_eq!(READ_BACK.encode(&text, true).unwrap(), own.clone());
+        prop_assert_eq!(&READ_BACK.encode(&text, true).unwrap(), &own);
         prop_assert_eq!(READ_BACK.decode(&own), text);
     }
 
