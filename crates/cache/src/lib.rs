@@ -4,6 +4,8 @@
 //! has one name everywhere.
 
 pub mod block_hash;
+pub mod fingerprint_map;
+pub mod funnel;
 pub mod vllm_hash;
 
 pub use block_hash::{Chain, Digest, EventHash};
