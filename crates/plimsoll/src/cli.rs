@@ -1,6 +1,7 @@
 //! The command line: declarations only. `docs/reference/cli.md` is generated from them.
 
 use crate::commands::demo::DemoArgs;
+use crate::commands::funnel::FunnelArgs;
 use clap::{Args, Parser, Subcommand};
 use kv_events::KvEventsArgs;
 use plimsoll_engine::EngineConfig;
@@ -28,6 +29,8 @@ pub enum Command {
     Serve(ServeArgs),
     /// Run one built-in engine
     Engine(EngineArgs),
+    /// What a prefix cache could give: hit rates of a trace for every cache size
+    Funnel(FunnelArgs),
     /// Check a config and say what would happen
     Check(CheckArgs),
     /// Print the version and what was built in

@@ -4,5 +4,6 @@ pub mod check;
 pub mod completions;
 pub mod demo;
 pub mod engine;
+pub mod funnel;
 pub mod serve;
 pub mod version;

@@ -15,6 +15,7 @@ mod quantiles;
 mod scale;
 mod sessions;
 mod text;
+mod timeline;
 pub mod traces;
 
 pub use ids::BlockIds;
@@ -23,3 +24,4 @@ pub use quantiles::Quantiles;
 pub use scale::Scale;
 pub use sessions::{SessionGenerator, Shape};
 pub use text::Synth;
+pub use timeline::{Moment, Spread, timeline};

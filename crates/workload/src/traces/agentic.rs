@@ -118,7 +118,8 @@ fn chain(
                 let prompt = local.prompt(chain, row, previous.as_ref(), calls.len())?;
                 last = Some((calls.len(), row));
                 previous = Some(prompt.clone());
-                calls.push(Call { after, prompt, echo_tokens: 0, output_tokens: row.4.max(1) });
+                let recorded = row.1.map(Nanos::from_secs_f64);
+                calls.push(Call { after, prompt, echo_tokens: 0, output_tokens: row.4.max(1), recorded });
             }
             Entry::Sub { sub } => {
                 let starts_after = last.map(|(call, row)| {

@@ -41,6 +41,7 @@ pub(super) fn parse(line: &str, number: u64) -> Result<Session, (usize, String)>
         prompt: Prompt { block_tokens: BLOCK_TOKENS, runs, tail },
         echo_tokens: 0,
         output_tokens: row.output_length.max(1),
+        recorded: None,
     };
     let start = Nanos::from_millis(row.timestamp);
     Ok(Session { id: format!("row {number}"), start, prefix_blocks: None, calls: vec![call] })
