@@ -5,6 +5,7 @@ pub mod adapter;
 pub mod capability;
 pub mod chunk;
 pub mod http;
+pub mod kv_events;
 pub mod loads;
 mod openai;
 pub mod probe;
