@@ -7,6 +7,7 @@ pub mod block_hash;
 pub mod fingerprint_map;
 pub mod funnel;
 pub mod index;
+pub mod stream;
 pub mod vllm_hash;
 
 pub use block_hash::{Chain, Digest, EventHash};
