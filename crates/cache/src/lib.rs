@@ -4,10 +4,12 @@
 //! has one name everywhere.
 
 pub mod block_hash;
+pub mod chain;
 pub mod fingerprint_map;
 pub mod funnel;
 pub mod index;
 pub mod stream;
+pub mod view;
 pub mod vllm_hash;
 
 pub use block_hash::{Chain, Digest, EventHash};

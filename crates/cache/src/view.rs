@@ -1,0 +1,357 @@
+//! The global cache view: what every instance of a fleet holds, as far as it is known.
+//!
+//! Fed by KV events, by routing decisions that events have not confirmed yet, and corrected by what engines report of each
+//! request. It answers one question: how many tokens of this prompt does each target have, and in which tier? An
+//! instance whose stream has a hole, whose names do not fit its tokens or whose reports contradict what was believed gets no credit
+//! until it has been learnt anew: affinity on a false belief costs more than none.
+
+mod publisher;
+mod speculative;
+
+pub use publisher::{Belief, PublisherView};
+
+use crate::chain::{NameFormat, Namespace, names};
+use crate::index::{Holder, Matched, PrefixIndex};
+use crate::stream::Step;
+use plimsoll_core::{EngineKind, KvBatch, KvEvent, Medium, Nanos, Target};
+use publisher::Publisher;
+use speculative::Speculative;
+use std::collections::BTreeMap;
+
+/// Bounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ViewConfig {
+    /// Most distinct blocks in all indexes together; a publisher that would exceed it is forgotten.
+    pub max_blocks: usize,
+    /// How long a routing decision counts without an event that confirms it.
+    pub speculation: Nanos,
+    /// Mean share of a prompt by which belief may exceed reports before a publisher is not believed any more.
+    pub belief_error: f64,
+    /// How long it is then learnt anew before it counts again.
+    pub distrust: Nanos,
+}
+
+impl Default for ViewConfig {
+    fn default() -> Self {
+        ViewConfig {
+            max_blocks: 50_000_000,
+            speculation: Nanos::from_secs(2),
+            belief_error: 0.2,
+            distrust: Nanos::from_secs(30),
+        }
+    }
+}
+
+/// Blocks that are named alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Family {
+    pub format: NameFormat,
+    pub block_tokens: u32,
+}
+
+/// What a caller has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// Ask this publisher for its messages from `from` on, and feed them to [`FleetView::replayed`].
+    Replay { target: Target, from: u64 },
+}
+
+/// How much of a prompt a target has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hit {
+    /// On the device, contiguous from the first token.
+    pub device_tokens: u64,
+    /// Behind those, to be loaded from host memory.
+    pub host_tokens: u64,
+    /// Part of `device_tokens` that only a recent routing decision says.
+    pub speculative_tokens: u64,
+}
+
+impl Hit {
+    #[must_use]
+    pub fn tokens(&self) -> u64 {
+        self.device_tokens + self.host_tokens
+    }
+}
+
+/// A prompt's block names in every family in use.
+#[derive(Clone, Debug, Default)]
+pub struct Prompt {
+    chains: Vec<(Family, Vec<u64>)>,
+    tokens: u64,
+}
+
+impl Prompt {
+    #[must_use]
+    pub fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    fn chain(&self, family: Family) -> Option<&[u64]> {
+        self.chains.iter().find(|(known, _)| *known == family).map(|(_, chain)| chain.as_slice())
+    }
+}
+
+/// The view of one model's fleet.
+#[derive(Debug, Default)]
+pub struct FleetView {
+    config: ViewConfig,
+    families: BTreeMap<Family, PrefixIndex>,
+    publishers: BTreeMap<Target, Publisher>,
+    /// Holder by number: what is in the indexes.
+    holders: Vec<Option<(Target, Medium)>>,
+    speculative: Speculative,
+    /// Publishers forgotten for want of room.
+    overflows: u64,
+}
+
+impl FleetView {
+    #[must_use]
+    pub fn new(config: ViewConfig) -> Self {
+        FleetView { config, ..FleetView::default() }
+    }
+
+    /// A target whose events will come. `kind` says how its blocks are probably named; its first events confirm or
+    /// refute it.
+    pub fn add(&mut self, target: Target, kind: EngineKind) {
+        if self.publishers.contains_key(&target) {
+            return;
+        }
+        let device = self.new_holder(target, Medium::Device);
+        let host = self.new_holder(target, Medium::Host);
+        self.publishers.insert(target, Publisher::new(kind, device, host));
+    }
+
+    fn new_holder(&mut self, target: Target, medium: Medium) -> Holder {
+        let at = self.holders.iter().position(Option::is_none).unwrap_or(self.holders.len());
+        if at == self.holders.len() {
+            self.holders.push(None);
+        }
+        self.holders[at] = Some((target, medium));
+        at as Holder
+    }
+
+    /// The target is gone, and everything believed of it.
+    pub fn remove(&mut self, target: Target) {
+        let Some(publisher) = self.publishers.remove(&target) else { return };
+        self.clear(&publisher);
+        for holder in publisher.holders() {
+            self.holders[usize::from(holder)] = None;
+        }
+        self.speculative.forget(target);
+    }
+
+    fn clear(&mut self, publisher: &Publisher) {
+        for index in self.families.values_mut() {
+            for holder in publisher.holders() {
+                if index.held_by(holder) > 0 {
+                    index.clear(holder);
+                }
+            }
+        }
+        self.families.retain(|_, index| index.blocks() > 0);
+    }
+
+    /// A message from a publisher's live socket.
+    pub fn live(&mut self, now: Nanos, target: Target, seq: u64, batch: KvBatch) -> Vec<Want> {
+        let Some(publisher) = self.publishers.get_mut(&target) else { return Vec::new() };
+        publisher.skipped += u64::from(batch.skipped);
+        let steps = publisher.stream.live(now, seq, batch.at_unix_s, batch.events);
+        self.obey(now, target, steps)
+    }
+
+    /// A message that a publisher sent again.
+    pub fn replayed(&mut self, now: Nanos, target: Target, seq: u64, batch: KvBatch) -> Vec<Want> {
+        let Some(publisher) = self.publishers.get_mut(&target) else { return Vec::new() };
+        let steps = publisher.stream.replayed(seq, batch.events);
+        self.obey(now, target, steps)
+    }
+
+    /// The replay has ended, or its socket has failed.
+    pub fn replay_ended(&mut self, now: Nanos, target: Target) -> Vec<Want> {
+        let Some(publisher) = self.publishers.get_mut(&target) else { return Vec::new() };
+        let steps = publisher.stream.replay_ended();
+        self.obey(now, target, steps)
+    }
+
+    /// Time passes: replays that do not come, decisions that no event confirmed.
+    pub fn tick(&mut self, now: Nanos) -> Vec<Want> {
+        self.speculative.expire(now);
+        let targets: Vec<Target> = self.publishers.keys().copied().collect();
+        let mut wants = Vec::new();
+        for target in targets {
+            if let Some(publisher) = self.publishers.get_mut(&target) {
+                let steps = publisher.stream.tick(now);
+                wants.extend(self.obey(now, target, steps));
+            }
+        }
+        wants
+    }
+
+    fn obey(&mut self, now: Nanos, target: Target, steps: Vec<Step<Vec<KvEvent>>>) -> Vec<Want> {
+        let mut wants = Vec::new();
+        let Some(mut publisher) = self.publishers.remove(&target) else { return wants };
+        for step in steps {
+            match step {
+                Step::Replay { from } => wants.push(Want::Replay { target, from }),
+                Step::Reset(_) => {
+                    self.clear(&publisher);
+                    publisher.forget();
+                }
+                Step::Apply(events) => {
+                    for event in events {
+                        self.apply(now, &mut publisher, event);
+                    }
+                }
+            }
+        }
+        self.publishers.insert(target, publisher);
+        wants
+    }
+
+    fn apply(&mut self, now: Nanos, publisher: &mut Publisher, event: KvEvent) {
+        match event {
+            KvEvent::Cleared => {
+                self.clear(publisher);
+                publisher.names.clear();
+            }
+            KvEvent::Removed { names, medium } => {
+                let (Some(family), Some(holder)) = (publisher.family, publisher.holder(medium)) else { return };
+                let Some(index) = self.families.get_mut(&family) else { return };
+                for name in names {
+                    let known =
+                        if family.format == NameFormat::Own { publisher.names.remove(&name) } else { Some(name) };
+                    let removed = known.is_some_and(|name| index.remove(holder, name));
+                    publisher.unknown_removals += u64::from(!removed);
+                }
+            }
+            KvEvent::Stored(stored) => {
+                let Some(holder) = publisher.holder(stored.medium) else { return };
+                if publisher.judge(now, &self.config, &stored) {
+                    // Named otherwise than was thought: what was believed under the old names is void.
+                    self.clear(publisher);
+                    publisher.names.clear();
+                }
+                let Some(family) = publisher.family else { return };
+                let Some((parent, chain)) = publisher.translate(&stored) else {
+                    publisher.unplaced += stored.names.len() as u64;
+                    return;
+                };
+                let index = self.families.entry(family).or_default();
+                publisher.unplaced += index.store(holder, parent, &chain).unplaced;
+                if self.blocks() > self.config.max_blocks {
+                    self.overflows += 1;
+                    self.clear(publisher);
+                    publisher.distrust(now, &self.config);
+                }
+            }
+        }
+    }
+
+    /// Names a prompt's blocks in every family that is in use.
+    #[must_use]
+    pub fn prompt(&self, namespace: Namespace<'_>, tokens: &[u32]) -> Prompt {
+        let mut families: Vec<Family> = self.publishers.values().filter_map(|publisher| publisher.family).collect();
+        families.sort_unstable();
+        families.dedup();
+        let chains = families
+            .into_iter()
+            .filter_map(|family| Some((family, names(family.format, family.block_tokens, namespace, tokens)?)))
+            .collect();
+        Prompt { chains, tokens: tokens.len() as u64 }
+    }
+
+    /// How much of a prompt each target has; targets that have nothing, or are not believed, are left out.
+    #[must_use]
+    pub fn hits(&self, now: Nanos, prompt: &Prompt) -> BTreeMap<Target, Hit> {
+        let mut hits: BTreeMap<Target, Hit> = BTreeMap::new();
+        for (family, chain) in &prompt.chains {
+            let matched = self.families.get(family).map_or_else(Matched::default, |index| index.matched(chain));
+            let block = u64::from(family.block_tokens);
+            // An engine always computes the last token itself.
+            let most = prompt.tokens.saturating_sub(1) / block.max(1);
+            let mut depths: BTreeMap<Target, (u64, u64)> = BTreeMap::new();
+            for (holder, depth) in matched.iter() {
+                let Some((target, medium)) = self.holders.get(usize::from(holder)).copied().flatten() else { continue };
+                let entry = depths.entry(target).or_default();
+                match medium {
+                    Medium::Device => entry.0 = u64::from(depth),
+                    _ => entry.1 = u64::from(depth),
+                }
+            }
+            for target in self.speculative.targets() {
+                depths.entry(target).or_default();
+            }
+            for (target, (device, host)) in depths {
+                let Some(publisher) = self.publishers.get(&target) else { continue };
+                if publisher.family != Some(*family) || !publisher.credited(now) {
+                    continue;
+                }
+                let guessed = self.speculative.depth(now, target, chain, device as usize) as u64;
+                let device_all = guessed.max(device).min(most);
+                let hit = Hit {
+                    device_tokens: device_all * block,
+                    host_tokens: host.min(most).saturating_sub(device_all) * block,
+                    speculative_tokens: device_all.saturating_sub(device) * block,
+                };
+                if hit.tokens() > 0 {
+                    hits.insert(target, hit);
+                }
+            }
+        }
+        hits
+    }
+
+    /// A request with this prompt goes to `target`: its blocks will soon be there.
+    pub fn routed(&mut self, now: Nanos, target: Target, prompt: &Prompt) {
+        let Some(family) = self.publishers.get(&target).and_then(|publisher| publisher.family) else { return };
+        let Some(chain) = prompt.chain(family) else { return };
+        let holder = self.publishers[&target].device;
+        let held = self.families.get(&family).map_or(0, |index| index.matched(chain).depth(holder)) as usize;
+        self.speculative.add(now + self.config.speculation, target, &chain[held..]);
+    }
+
+    /// The engine said how many tokens of a prompt it had; `believed` is what was expected when the request was placed there.
+    pub fn reported(&mut self, now: Nanos, target: Target, prompt: &Prompt, believed: Hit, cached_tokens: u64) {
+        let Some(publisher) = self.publishers.get_mut(&target) else { return };
+        publisher.learn(now, &self.config, prompt.tokens, believed, cached_tokens);
+        let Some(family) = publisher.family else { return };
+        let (Some(chain), Some(index)) = (prompt.chain(family), self.families.get_mut(&family)) else { return };
+        let holder = publisher.device;
+        let had = (cached_tokens / u64::from(family.block_tokens.max(1))) as usize;
+        let certain = believed.device_tokens.saturating_sub(believed.speculative_tokens);
+        if cached_tokens + believed.host_tokens < certain && had < chain.len() && publisher.events_lie() {
+            // It was believed and not there, and events should have said so: it is not there.
+            index.remove(holder, chain[had]);
+        }
+    }
+
+    /// Distinct blocks in all indexes.
+    #[must_use]
+    pub fn blocks(&self) -> usize {
+        self.families.values().map(PrefixIndex::blocks).sum()
+    }
+
+    /// Bytes of memory held by the indexes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.families.values().map(PrefixIndex::bytes).sum()
+    }
+
+    #[must_use]
+    pub fn overflows(&self) -> u64 {
+        self.overflows
+    }
+
+    /// Every target with the state of its stream, for operators.
+    pub fn publishers(&self, now: Nanos) -> impl Iterator<Item = (Target, PublisherView)> + '_ {
+        self.publishers.iter().map(move |(target, publisher)| {
+            let family = publisher.family.and_then(|family| self.families.get(&family));
+            let held = |holder| family.map_or(0, |index| index.held_by(holder));
+            (*target, publisher.view(now, held(publisher.device), held(publisher.host)))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,219 @@
+//! One publisher: its stream, how it names blocks, and whether what it says has proved true.
+
+use super::{Family, Hit, ViewConfig};
+use crate::chain::{NameFormat, Namespace, names, own_name, own_root};
+use crate::index::Holder;
+use crate::stream::{Stream, Trust};
+use plimsoll_core::{EngineKind, KvEvent, Medium, Nanos, StoredBlocks};
+use std::collections::BTreeMap;
+
+/// Reports before the belief is judged.
+const FEWEST_REPORTS: u32 = 8;
+const SMOOTHING: f64 = 0.1;
+
+/// How belief and reports have compared, in shares of the prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Belief {
+    pub reports: u64,
+    /// Smoothed (believed - reported) / prompt tokens: above zero, more was believed than was there.
+    pub error: f64,
+    /// Tokens believed and tokens reported, summed.
+    pub believed_tokens: u64,
+    pub reported_tokens: u64,
+}
+
+/// A publisher as operators see it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PublisherView {
+    pub trust: Trust,
+    /// Credited for what it is believed to hold.
+    pub credited: bool,
+    pub family: Option<Family>,
+    pub device_blocks: u64,
+    pub host_blocks: u64,
+    pub belief: Belief,
+    pub gaps: u64,
+    pub duplicates: u64,
+    /// Events in a form that is not known.
+    pub skipped: u64,
+    /// Blocks that could not be placed: their parent is not known.
+    pub unplaced: u64,
+    pub unknown_removals: u64,
+    /// Events whose names do not follow from their tokens.
+    pub misnamed: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Publisher {
+    pub(super) stream: Stream<Vec<KvEvent>>,
+    kind: EngineKind,
+    pub(super) device: Holder,
+    pub(super) host: Holder,
+    pub(super) family: Option<Family>,
+    /// The format has been seen to hold on a root block.
+    proven: bool,
+    /// From its names to ours, where its own mean nothing here.
+    pub(super) names: BTreeMap<u64, u64>,
+    belief: Belief,
+    judged: u32,
+    distrusted_until: Option<Nanos>,
+    pub(super) skipped: u64,
+    pub(super) unplaced: u64,
+    pub(super) unknown_removals: u64,
+    misnamed: u64,
+}
+
+impl Publisher {
+    pub(super) fn new(kind: EngineKind, device: Holder, host: Holder) -> Self {
+        Publisher {
+            stream: Stream::default(),
+            kind,
+            device,
+            host,
+            family: None,
+            proven: false,
+            names: BTreeMap::new(),
+            belief: Belief::default(),
+            judged: 0,
+            distrusted_until: None,
+            skipped: 0,
+            unplaced: 0,
+            unknown_removals: 0,
+            misnamed: 0,
+        }
+    }
+
+    pub(super) fn holders(&self) -> [Holder; 2] {
+        [self.device, self.host]
+    }
+
+    /// Storage is not announced reliably by any engine; it is not indexed.
+    pub(super) fn holder(&self, medium: Medium) -> Option<Holder> {
+        match medium {
+            Medium::Device => Some(self.device),
+            Medium::Host => Some(self.host),
+            Medium::Storage => None,
+        }
+    }
+
+    /// Starts anew after a restart or a hole.
+    pub(super) fn forget(&mut self) {
+        self.names.clear();
+        self.proven = false;
+    }
+
+    pub(super) fn credited(&self, now: Nanos) -> bool {
+        let heard = matches!(self.stream.trust(), Trust::Whole | Trust::Partial);
+        heard && self.distrusted_until.is_none_or(|until| now >= until)
+    }
+
+    pub(super) fn distrust(&mut self, now: Nanos, config: &ViewConfig) {
+        self.distrusted_until = Some(now + config.distrust);
+    }
+
+    /// Finds out how this publisher names blocks, from the first root block it tells of. True when that changes what was
+    /// thought.
+    pub(super) fn judge(&mut self, now: Nanos, config: &ViewConfig, stored: &StoredBlocks) -> bool {
+        let guess = match self.kind {
+            EngineKind::Sglang => NameFormat::Sglang,
+            EngineKind::Vllm | EngineKind::Openai => NameFormat::Own,
+        };
+        let known = self.family.unwrap_or(Family { format: guess, block_tokens: stored.block_tokens });
+        if stored.block_tokens == 0 {
+            self.misnamed += 1;
+            return false;
+        }
+        let resized = known.block_tokens != stored.block_tokens;
+        let mut format = known.format;
+        if (!self.proven || resized) && stored.parent.is_none() && !stored.tokens.is_empty() {
+            let namespace =
+                Namespace { cache_salt: stored.cache_salt.as_deref(), lora: stored.lora.as_deref(), extra_key: None };
+            let first = stored.names.first();
+            let block = stored.tokens.get(..stored.block_tokens as usize).unwrap_or_default();
+            let holds = |format| {
+                names(format, stored.block_tokens, namespace, block).is_some_and(|names| names.first() == first)
+            };
+            let found = [NameFormat::Sglang, NameFormat::VllmCbor].into_iter().find(|format| holds(*format));
+            // Adapters are named in ways that are not known here: no proof against the format.
+            if let Some(found) = found {
+                (format, self.proven) = (found, true);
+            } else if stored.lora.is_none() {
+                (format, self.proven) = (NameFormat::Own, true);
+                if self.kind == EngineKind::Sglang {
+                    // Its names should follow from its tokens: another seed, another model, or lies.
+                    self.misnamed += 1;
+                    self.distrust(now, config);
+                }
+            }
+        }
+        let family = Family { format, block_tokens: stored.block_tokens };
+        let changed = self.family.is_some_and(|known| known != family);
+        self.family = Some(family);
+        changed
+    }
+
+    /// Parent and blocks as the index names them. `None` where the parent has no name here, or no tokens came.
+    pub(super) fn translate(&mut self, stored: &StoredBlocks) -> Option<(Option<u64>, Vec<u64>)> {
+        let family = self.family?;
+        if family.format != NameFormat::Own {
+            return Some((stored.parent, stored.names.clone()));
+        }
+        let blocks = stored.tokens.chunks_exact(family.block_tokens as usize);
+        if blocks.len() != stored.names.len() {
+            return None;
+        }
+        let namespace =
+            Namespace { cache_salt: stored.cache_salt.as_deref(), lora: stored.lora.as_deref(), extra_key: None };
+        let parent = match stored.parent {
+            Some(parent) => Some(*self.names.get(&parent)?),
+            None => None,
+        };
+        let mut previous = parent.unwrap_or_else(|| own_root(namespace));
+        let mut chain = Vec::with_capacity(stored.names.len());
+        for (name, block) in stored.names.iter().zip(blocks) {
+            previous = own_name(previous, block);
+            self.names.insert(*name, previous);
+            chain.push(previous);
+        }
+        Some((parent, chain))
+    }
+
+    /// Compares belief with what the engine said.
+    pub(super) fn learn(&mut self, now: Nanos, config: &ViewConfig, prompt: u64, believed: Hit, cached: u64) {
+        if prompt == 0 {
+            return;
+        }
+        self.belief.reports += 1;
+        self.belief.believed_tokens += believed.tokens();
+        self.belief.reported_tokens += cached;
+        let error = (believed.tokens() as f64 - cached as f64) / prompt as f64;
+        self.belief.error += SMOOTHING * (error - self.belief.error);
+        self.judged += 1;
+        if self.judged >= FEWEST_REPORTS && self.belief.error > config.belief_error {
+            self.distrust(now, config);
+            (self.judged, self.belief.error) = (0, 0.0);
+        }
+    }
+
+    /// Events of a complete stream would have said what a report contradicts.
+    pub(super) fn events_lie(&self) -> bool {
+        self.stream.trust() != Trust::Gap
+    }
+
+    pub(super) fn view(&self, now: Nanos, device_blocks: u64, host_blocks: u64) -> PublisherView {
+        PublisherView {
+            trust: self.stream.trust(),
+            credited: self.credited(now),
+            family: self.family,
+            device_blocks,
+            host_blocks,
+            belief: self.belief,
+            gaps: self.stream.gaps(),
+            duplicates: self.stream.duplicates(),
+            skipped: self.skipped,
+            unplaced: self.unplaced,
+            unknown_removals: self.unknown_removals,
+            misnamed: self.misnamed,
+        }
+    }
+}
