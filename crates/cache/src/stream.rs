@@ -63,6 +63,18 @@ struct Held<B> {
     batch: B,
 }
 
+impl Trust {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Trust::Silent => "silent",
+            Trust::Whole => "whole",
+            Trust::Partial => "partial",
+            Trust::Gap => "gap",
+        }
+    }
+}
+
 /// The state of one publisher's stream; `B` is the message.
 #[derive(Clone, Debug)]
 pub struct Stream<B> {

@@ -87,6 +87,13 @@ impl Prompt {
         self.tokens
     }
 
+    /// Names a prompt's blocks in these families; those without names for this namespace are left out.
+    #[must_use]
+    pub fn new(families: &[Family], namespace: Namespace<'_>, tokens: &[u32]) -> Self {
+        let named = |family: &Family| Some((*family, names(family.format, family.block_tokens, namespace, tokens)?));
+        Prompt { chains: families.iter().filter_map(named).collect(), tokens: tokens.len() as u64 }
+    }
+
     fn chain(&self, family: Family) -> Option<&[u64]> {
         self.chains.iter().find(|(known, _)| *known == family).map(|(_, chain)| chain.as_slice())
     }
@@ -248,17 +255,19 @@ impl FleetView {
         }
     }
 
-    /// Names a prompt's blocks in every family that is in use.
+    /// Families in use.
     #[must_use]
-    pub fn prompt(&self, namespace: Namespace<'_>, tokens: &[u32]) -> Prompt {
+    pub fn families(&self) -> Vec<Family> {
         let mut families: Vec<Family> = self.publishers.values().filter_map(|publisher| publisher.family).collect();
         families.sort_unstable();
         families.dedup();
-        let chains = families
-            .into_iter()
-            .filter_map(|family| Some((family, names(family.format, family.block_tokens, namespace, tokens)?)))
-            .collect();
-        Prompt { chains, tokens: tokens.len() as u64 }
+        families
+    }
+
+    /// Names a prompt's blocks in every family that is in use.
+    #[must_use]
+    pub fn prompt(&self, namespace: Namespace<'_>, tokens: &[u32]) -> Prompt {
+        Prompt::new(&self.families(), namespace, tokens)
     }
 
     /// How much of a prompt each target has; targets that have nothing, or are not believed, are left out.

@@ -3,6 +3,7 @@
 use crate::api_error::ApiError;
 use crate::begin::{Begun, begin};
 use crate::body::GatewayBody;
+use crate::cache_plan::CachePlan;
 use crate::flow::{Flow, Progress, Route};
 use crate::headers::{self, ENGINE, MODEL, REQUEST_ID, TRACEPARENT};
 use crate::listing;
@@ -110,7 +111,11 @@ async fn generation(
         (None, None) => None,
     };
     let prompt_tokens = shared.token_estimate.tokens(facts.prompt);
-    let verdict = classify(&class_rules(&settings), prompt_tokens, None);
+    let cache = match facts.prompt {
+        PromptSize::Tokens(_) if !facts.batch => CachePlan::from_body(shared, route.api, &body, model.as_deref()),
+        _ => None,
+    };
+    let verdict = classify(&class_rules(&settings), prompt_tokens, cache.as_ref().map(CachePlan::best_tokens));
     let output_tokens = facts.max_output_tokens.unwrap_or(settings.policy.assumed_output_tokens);
     let charge = Charge {
         uncached_prefill_tokens: prompt_tokens,
@@ -165,6 +170,7 @@ async fn generation(
         tenant,
         class: verdict.class,
         charge,
+        cache,
         started,
         started_wall,
         trace,

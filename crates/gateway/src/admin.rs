@@ -53,6 +53,7 @@ pub fn router(shared: Arc<Shared>, loopback: bool) -> Router {
         .route("/admin/engines/{id}", delete(remove).get(show))
         .route("/admin/engines/{id}/drain", post(drain).delete(undrain))
         .route("/admin/ledger", get(ledger))
+        .route("/admin/cache", get(cache))
         .route("/admin/log", put(set_log))
         .route("/debug/requests/{id}", get(request))
         .layer(axum::extract::DefaultBodyLimit::max(BODY_BYTES))
@@ -193,6 +194,41 @@ async fn ledger(State(context): State<Context>) -> Response {
         "request_body_bytes": shared.bodies.held_bytes(),
         "retry_budget": shared.retry_budget.lock().available(),
     });
+    plain(json_response(StatusCode::OK, &report))
+}
+
+async fn cache(State(context): State<Context>) -> Response {
+    let shared = &context.shared;
+    let (blocks, bytes) = shared.kv_views.size();
+    let publishers: Vec<Value> = shared
+        .kv_views
+        .publishers(shared.now())
+        .into_iter()
+        .map(|(model, target, state)| {
+            json!({
+                "model": model,
+                "engine": target.instance.0,
+                "dp_rank": target.rank.0,
+                "trust": state.trust.as_str(),
+                "credited": state.credited,
+                "names": state.family.map(|family| family.format.as_str()),
+                "block_tokens": state.family.map(|family| family.block_tokens),
+                "device_blocks": state.device_blocks,
+                "host_blocks": state.host_blocks,
+                "believed_tokens": state.belief.believed_tokens,
+                "reported_tokens": state.belief.reported_tokens,
+                "reports": state.belief.reports,
+                "belief_error": state.belief.error,
+                "gaps": state.gaps,
+                "duplicates": state.duplicates,
+                "skipped_events": state.skipped,
+                "unplaced_blocks": state.unplaced,
+                "unknown_removals": state.unknown_removals,
+                "misnamed_events": state.misnamed,
+            })
+        })
+        .collect();
+    let report = json!({ "distinct_blocks": blocks, "index_bytes": bytes, "publishers": publishers });
     plain(json_response(StatusCode::OK, &report))
 }
 

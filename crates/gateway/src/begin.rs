@@ -13,7 +13,7 @@ use crate::api_error::ApiError;
 use crate::attempt::{Attempt, new_rid};
 use crate::first_event::{StreamStart, first_event};
 use crate::flow::{Failure, Flow};
-use crate::metrics::WhyLabel;
+use crate::metrics::{ModelLabel, WhyLabel};
 use crate::outbound::outbound;
 use crate::record::AttemptRecord;
 use bytes::Bytes;
@@ -135,6 +135,11 @@ fn place(flow: &mut Flow) -> Result<Box<Attempt>, Failure> {
         _ => None,
     };
     let clock = std::time::Instant::now();
+    if flow.progress.attempts > 0
+        && let Some(plan) = &mut flow.cache
+    {
+        plan.look(&flow.shared);
+    }
     let ask = Ask {
         request: flow.id,
         attempt: flow.progress.attempts,
@@ -150,6 +155,7 @@ fn place(flow: &mut Flow) -> Result<Box<Attempt>, Failure> {
         },
         streams: flow.facts.stream,
         charge: flow.charge,
+        hits: flow.cache.as_ref().map_or(&[], |plan| plan.hits()),
         exclude: &flow.progress.tried,
     };
     let placed = flow.shared.with_scheduler(|s| s.place(flow.shared.now(), &ask));
@@ -162,6 +168,11 @@ fn place(flow: &mut Flow) -> Result<Box<Attempt>, Failure> {
         return Err(no_capacity(flow, "the chosen engine has just been removed"));
     };
     flow.progress.attempts += 1;
+    if let Some(plan) = &mut flow.cache {
+        plan.placed(&flow.shared, placed.target);
+        let model = flow.shared.model_label(flow.model.as_deref());
+        flow.shared.metrics.cache_predicted_tokens.get_or_create(&ModelLabel { model }).inc_by(placed.hit_tokens);
+    }
     let rid = new_rid();
     let index = {
         let mut record = flow.record.lock();
@@ -171,6 +182,7 @@ fn place(flow: &mut Flow) -> Result<Box<Attempt>, Failure> {
             rank: placed.target.rank,
             policy_reason: placed.reason.to_string(),
             expected_wait_ms: placed.expected_wait.map(Nanos::as_millis_f64),
+            hit_tokens: flow.cache.is_some().then_some(placed.hit_tokens),
             candidates: std::mem::take(&mut placed.candidates),
             considered: placed.considered,
             panic: placed.panic,

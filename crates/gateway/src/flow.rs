@@ -2,6 +2,7 @@
 
 use crate::api_error::ApiError;
 use crate::body_budget::BodyHold;
+use crate::cache_plan::CachePlan;
 use crate::metrics::Ended;
 use crate::record::RecordCell;
 use crate::spans::RequestSpan;
@@ -55,6 +56,8 @@ pub struct Flow {
     pub tenant: Arc<str>,
     pub class: Class,
     pub charge: Charge,
+    /// Who holds its prompt; `None` where that cannot be known.
+    pub cache: Option<CachePlan>,
     pub started: Instant,
     pub started_wall: SystemTime,
     pub deadline: tokio::time::Instant,
@@ -129,6 +132,11 @@ impl Flow {
         let output_tokens = usage.map(|u| u.completion_tokens);
         if let Some(usage) = usage {
             self.shared.token_estimate.learn(self.facts.prompt, usage.prompt_tokens);
+        }
+        if outcome == Outcome::Completed
+            && let Some((plan, cached)) = self.cache.as_ref().zip(usage.and_then(|usage| usage.cached_tokens))
+        {
+            plan.reported(&self.shared, cached);
         }
         let ms = |d: Duration| d.as_secs_f64() * 1e3;
         {

@@ -84,8 +84,20 @@ pub struct Metrics {
     pub client_connections: Gauge,
     pub body_bytes: Gauge,
     pub bytes_per_token: F64Gauge,
+    pub cache_belief_error: Family<RankLabel, F64Gauge>,
+    pub cache_view_blocks: Family<RankLabel, Gauge>,
+    pub cache_index_bytes: Gauge,
+    pub cache_predicted_tokens: Family<ModelLabel, Counter>,
+    pub kv_events_undecodable: Counter,
     pub decisions_dropped: Gauge,
     pub reloads: Family<EngineOnlyWord, Counter>,
+}
+
+/// One DP rank of an engine.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct RankLabel {
+    pub engine: u32,
+    pub dp_rank: u16,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -142,6 +154,11 @@ families! {
     (client_connections, "client_connections", "Client connections open", Gauge::default()),
     (body_bytes, "request_body_bytes", "Request bodies held in memory", Gauge::default()),
     (bytes_per_token, "prompt_bytes_per_token", "Learned bytes of prompt text per token", Gauge::default()),
+    (cache_belief_error, "cache_belief_error", "Mean of (tokens believed cached - tokens reported cached) / prompt tokens of a rank; above 0.2 it loses its credit", Family::default()),
+    (cache_view_blocks, "cache_view_blocks", "KV blocks that a rank is believed to hold, device and host", Family::default()),
+    (cache_index_bytes, "cache_index_bytes", "Memory of the prefix indexes, in bytes", Gauge::default()),
+    (cache_predicted_tokens, "cache_predicted_tokens", "Prompt tokens that the chosen rank was believed to hold", Family::default()),
+    (kv_events_undecodable, "kv_events_undecodable", "Messages on KV event sockets that are no batch of events", Counter::default()),
     (decisions_dropped, "decision_log_dropped_records", "Decision records that the log file could not take in time", Gauge::default()),
     (reloads, "reloads", "Settings reloads by result", Family::default()),
 }

@@ -14,6 +14,7 @@ mod identity;
 
 use crate::clock::millis;
 use crate::fleet::EngineHandle;
+use crate::kv_follow::Following;
 use crate::state::Shared;
 pub use identity::current_spec;
 use identity::identify;
@@ -51,6 +52,7 @@ pub async fn run(shared: Arc<Shared>, engine: Arc<EngineHandle>) {
         renewals: JoinSet::new(),
         asked: Instant::now(),
         changed: false,
+        following: Following::default(),
     };
     tokio::select! {
         _ = stopped.wait_for(|stop| *stop) => {}
@@ -69,6 +71,8 @@ struct Prober {
     asked: Instant,
     /// Something says that the engine is not what is known of it.
     changed: bool,
+    /// Its KV events.
+    following: Following,
 }
 
 impl Prober {
@@ -84,6 +88,9 @@ impl Prober {
             match result {
                 Ok(()) => {
                     engine.last_error.store(None);
+                    if let Some(found) = engine.capability.load_full() {
+                        self.following.follow(&shared, &engine, &found);
+                    }
                     shared.with_health(|s| s.probe_ok(engine.id, shared.now()));
                 }
                 Err(error) => {

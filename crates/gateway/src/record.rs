@@ -62,6 +62,8 @@ pub struct AttemptRecord {
     pub rank: Rank,
     pub policy_reason: String,
     pub expected_wait_ms: Option<f64>,
+    /// Prompt tokens that the engine was believed to hold; `None` where that cannot be known.
+    pub hit_tokens: Option<u64>,
     /// Best candidates, best first.
     pub candidates: Vec<Scored>,
     pub considered: usize,

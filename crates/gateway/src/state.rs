@@ -7,7 +7,8 @@ use crate::auth::Keys;
 use crate::body_budget::BodyBudget;
 use crate::clock::Clock;
 use crate::fleet::Fleet;
-use crate::metrics::{EngineLabel, EngineWord, Metrics, OTHER_MODEL};
+use crate::kv_view::KvViews;
+use crate::metrics::{EngineLabel, EngineWord, Metrics, OTHER_MODEL, RankLabel};
 use crate::pending::PendingWork;
 use crate::record::Decisions;
 use crate::spans::SpanSink;
@@ -45,6 +46,8 @@ pub struct Shared {
     pub spans: Option<SpanSink>,
     pub streams: StreamSlots,
     pub pending_aborts: PendingWork,
+    /// What the engines hold, as far as they say so.
+    pub kv_views: KvViews,
     scheduler: Mutex<Scheduler>,
     /// Served model names, for metric labels.
     models: ArcSwap<BTreeSet<String>>,
@@ -75,6 +78,7 @@ impl Shared {
             spans,
             streams: StreamSlots::default(),
             pending_aborts: PendingWork::default(),
+            kv_views: KvViews::default(),
             settings: ArcSwap::from_pointee(settings),
         }
     }
@@ -183,6 +187,8 @@ impl Shared {
         metrics.engine_prefill_tokens.clear();
         metrics.engine_kv_tokens.clear();
         metrics.engine_prefill_rate.clear();
+        metrics.cache_belief_error.clear();
+        metrics.cache_view_blocks.clear();
         for view in self.with_scheduler(|s| s.instances(self.now())) {
             let engine = EngineLabel { engine: view.id.0 };
             let result = if view.draining { "draining" } else { view.health.as_str() };
@@ -197,10 +203,22 @@ impl Shared {
                 metrics.engine_prefill_rate.get_or_create(&engine).set(rate);
             }
         }
+        self.render_cache_view();
         metrics.body_bytes.set(self.bodies.held_bytes().try_into().unwrap_or(i64::MAX));
         metrics.bytes_per_token.set(self.token_estimate.bytes_per_token());
         metrics.decisions_dropped.set(self.decisions.dropped().try_into().unwrap_or(i64::MAX));
         metrics.render()
+    }
+
+    fn render_cache_view(&self) {
+        let metrics = &self.metrics;
+        for (_, target, state) in self.kv_views.publishers(self.now()) {
+            let rank = RankLabel { engine: target.instance.0, dp_rank: target.rank.0 };
+            metrics.cache_belief_error.get_or_create(&rank).set(state.belief.error);
+            let blocks = state.device_blocks + state.host_blocks;
+            metrics.cache_view_blocks.get_or_create(&rank).set(blocks.try_into().unwrap_or(i64::MAX));
+        }
+        metrics.cache_index_bytes.set(self.kv_views.size().1.try_into().unwrap_or(i64::MAX));
     }
 }
 

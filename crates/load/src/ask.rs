@@ -1,7 +1,7 @@
 //! What goes into the scheduler: instances, questions, and how attempts ended.
 
 use crate::routes::RouteSet;
-use plimsoll_core::{EngineKind, InstanceId, LegRole, Nanos, RequestId};
+use plimsoll_core::{EngineKind, InstanceId, LegRole, Nanos, RequestId, Target};
 
 /// What is known about an instance. Probing refines it (`update_instance`).
 #[derive(Clone, Debug, PartialEq)]
@@ -87,7 +87,10 @@ pub struct Ask<'a> {
     pub route: RouteSet,
     /// Its first token will be seen. Of any other request the prefill tokens count only for as long as they should take.
     pub streams: bool,
+    /// With `uncached_prefill_tokens` as if nothing were cached; what `hits` says is taken off per target.
     pub charge: Charge,
+    /// Prompt tokens that a target is believed to hold already, by target in ascending order. Nobody else has any.
+    pub hits: &'a [(Target, u64)],
     /// Instances that this request has already failed on.
     pub exclude: &'a [InstanceId],
 }
@@ -105,12 +108,20 @@ impl Default for Ask<'_> {
             route: RouteSet::NONE,
             streams: true,
             charge: Charge::default(),
+            hits: &[],
             exclude: &[],
         }
     }
 }
 
 impl Ask<'_> {
+    /// Prompt tokens that a target need not compute.
+    #[must_use]
+    pub fn hit_tokens(&self, target: Target) -> u64 {
+        let found = self.hits.binary_search_by_key(&target, |(target, _)| *target);
+        found.map_or(0, |at| self.hits[at].1).min(self.charge.uncached_prefill_tokens)
+    }
+
     #[must_use]
     pub const fn ticket(&self) -> Ticket {
         Ticket { request: self.request, leg: self.leg, attempt: self.attempt }

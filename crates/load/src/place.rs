@@ -33,6 +33,8 @@ pub struct Candidate {
     pub requests: f64,
     pub uncached_prefill_tokens: f64,
     pub reserved_kv_tokens: f64,
+    /// Tokens of this request's prompt that it need not compute.
+    pub hit_tokens: f64,
     /// Inverse prefill rate: observed, or that of its peers, or assumed; above zero.
     pub prefill_s_per_token: f64,
     /// [`expected_wait_s`] for this request's charge.

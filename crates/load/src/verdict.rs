@@ -14,6 +14,8 @@ pub struct Placed {
     pub reason: Reason,
     /// Expected time to first token on the target, this request's own prefill included.
     pub expected_wait: Option<Nanos>,
+    /// Prompt tokens that the target was believed to hold, and that it was not charged for.
+    pub hit_tokens: u64,
     /// The best candidates (never more than `record_candidates`), best first; the target is always among them
     /// unless none are recorded.
     pub candidates: Vec<Scored>,
@@ -35,6 +37,8 @@ pub struct Scored {
     pub requests: u32,
     pub uncached_prefill_tokens: u64,
     pub reserved_kv_tokens: u64,
+    /// Of this request's prompt.
+    pub hit_tokens: u64,
 }
 
 /// Why no target could be named.

@@ -11,10 +11,12 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 
 mod count;
+mod prompt_ids;
 mod splice;
 #[cfg(test)]
 mod tests;
 
+pub use prompt_ids::{PromptIds, prompt_ids};
 pub use splice::Splice;
 
 /// Which API a body belongs to.

@@ -48,6 +48,7 @@ impl Scheduler {
             ticket,
             reason: choice.reason,
             expected_wait: Some(Nanos::from_secs_f64(candidate.expected_wait_s)),
+            hit_tokens: ask.hit_tokens(candidate.target),
             candidates: best,
             considered: self.scratch.len(),
             panic: gathered.panic,
@@ -87,7 +88,9 @@ impl Scheduler {
         let nobody = || PlaceError::NoCandidate { reasons: Vec::new() };
         let clock = self.trust_clock(now);
         let instance = self.slots[candidate.slot as usize].as_mut().ok_or_else(nobody)?;
-        let charge = instance.limited(ask.charge);
+        let mut charge = instance.limited(ask.charge);
+        charge.uncached_prefill_tokens =
+            charge.uncached_prefill_tokens.saturating_sub(ask.hit_tokens(candidate.target));
         let rank = instance.ranks.get_mut(usize::from(candidate.target.rank.0)).ok_or_else(nobody)?;
         let stamp = instance.health.placed();
         let tokens = candidate.uncached_prefill_tokens + charge.uncached_prefill_tokens as f64;

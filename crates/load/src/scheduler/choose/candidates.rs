@@ -105,7 +105,8 @@ struct Taken {
 }
 
 /// All that a candidate's numbers depend on besides its rank, prepared once per pass.
-struct Price {
+struct Price<'a> {
+    ask: &'a Ask<'a>,
     clock: TrustClock,
     now: Nanos,
     prefill_tokens: f64,
@@ -115,11 +116,12 @@ struct Price {
     peer_s_per_token: f64,
 }
 
-impl Price {
-    fn new(walk: &Walk<'_>) -> Self {
+impl<'a> Price<'a> {
+    fn new(walk: &Walk<'a>) -> Self {
         let charge = walk.ask.charge.bounded();
         let peer_rate = walk.peer_rate.unwrap_or(walk.config.assumed_prefill_tokens_per_s);
         Price {
+            ask: walk.ask,
             clock: TrustClock::new(walk.now, walk.config.report_stale),
             now: walk.now,
             prefill_tokens: real(charge.uncached_prefill_tokens),
@@ -149,15 +151,19 @@ impl Price {
         let requests = f64::from(rank.own.requests) + foreign.requests;
         let outstanding = real(rank.own.uncached_prefill_tokens) + foreign.prefill_tokens;
         let held = real(rank.own.reserved_kv_tokens) + foreign.kv_tokens;
+        let target = Target { instance: instance.id, rank: index };
+        // Most requests of a day hit somewhere, few of them everywhere: no look-up where nothing is known.
+        let hit = if self.ask.hits.is_empty() { 0.0 } else { real(self.ask.hit_tokens(target)) };
         // `Instance::limited` in floats.
         let kv_tokens = self.kv_tokens.min(self.sequences * instance.sequence_limit_tokens);
         Candidate {
-            target: Target { instance: instance.id, rank: index },
+            target,
             requests,
             uncached_prefill_tokens: outstanding,
             reserved_kv_tokens: held,
+            hit_tokens: hit,
             prefill_s_per_token: s_per_token,
-            expected_wait_s: expected_wait_s(outstanding, self.prefill_tokens, s_per_token, requests),
+            expected_wait_s: expected_wait_s(outstanding, self.prefill_tokens - hit, s_per_token, requests),
             refusing: instance.refusing(self.now),
             has_room: held + kv_tokens <= rank.kv_limit_tokens,
             slot: slot as u32,

@@ -53,5 +53,6 @@ fn scored(candidate: &Candidate) -> Scored {
         requests: candidate.requests.round() as u32,
         uncached_prefill_tokens: candidate.uncached_prefill_tokens.round() as u64,
         reserved_kv_tokens: candidate.reserved_kv_tokens.round() as u64,
+        hit_tokens: candidate.hit_tokens.round() as u64,
     }
 }

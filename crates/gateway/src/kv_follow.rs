@@ -1,0 +1,118 @@
+//! Listening to an engine's KV events for as long as it is in the fleet.
+//!
+//! The probe says where each rank publishes; one task per rank feeds the view. When the engine moves its sockets, changes its model or
+//! leaves, its tasks end and what was believed of it is forgotten.
+
+use crate::fleet::EngineHandle;
+use crate::kv_view::Said;
+use crate::state::Shared;
+use plimsoll_core::{EngineKind, Rank, Target};
+use plimsoll_pools::capability::Capability;
+use plimsoll_pools::kv_events::{Heard, Source, Subscription};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// What is listened to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Sources {
+    model: String,
+    kind: EngineKind,
+    ranks: Vec<Source>,
+}
+
+/// The listening tasks of one engine; they end with it.
+#[derive(Debug, Default)]
+pub(crate) struct Following {
+    sources: Option<Sources>,
+    tasks: JoinSet<()>,
+}
+
+impl Following {
+    /// Listens to what the engine offers now; goes on where nothing has changed.
+    pub(crate) fn follow(&mut self, shared: &Arc<Shared>, engine: &Arc<EngineHandle>, found: &Capability) {
+        let wanted = sources(found);
+        if wanted == self.sources {
+            return;
+        }
+        self.tasks.abort_all();
+        self.tasks = JoinSet::new();
+        self.sources.clone_from(&wanted);
+        let Some(wanted) = wanted else { return };
+        for (rank, source) in wanted.ranks.into_iter().enumerate() {
+            let target = Target { instance: engine.id, rank: Rank(rank as u16) };
+            tracing::info!(engine = %engine.id, rank, endpoint = source.live, "listening to KV events");
+            let place = Place { shared: shared.clone(), model: wanted.model.clone(), target };
+            self.tasks.spawn(listen(place, wanted.kind, source));
+        }
+    }
+}
+
+fn sources(found: &Capability) -> Option<Sources> {
+    let events = found.kv_events.as_ref()?;
+    // Adapters share the KV events of the model they lie on.
+    let model = found.models.iter().find(|model| model.parent.is_none())?.id.clone();
+    let ranks = events.endpoints.iter().enumerate().map(|(rank, live)| Source {
+        live: live.clone(),
+        replay: events.replay_endpoints.get(rank).cloned(),
+        topic: events.topic.clone(),
+    });
+    Some(Sources { model, kind: found.kind, ranks: ranks.collect() })
+}
+
+/// A target's place in the views; leaving it takes everything believed with it.
+struct Place {
+    shared: Arc<Shared>,
+    model: String,
+    target: Target,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.kv_views.remove(&self.model, self.target);
+    }
+}
+
+async fn listen(place: Place, kind: EngineKind, source: Source) {
+    let (shared, target) = (&place.shared, place.target);
+    shared.kv_views.add(&place.model, target, kind);
+    let mut subscription = match Subscription::start(source) {
+        Ok(subscription) => subscription,
+        Err(error) => {
+            tracing::warn!(engine = %target.instance, error, "KV events cannot be listened to");
+            return;
+        }
+    };
+    let mut ticks = tokio::time::interval(Duration::from_millis(500));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let said = tokio::select! {
+            heard = subscription.heard.recv() => match heard {
+                Some(Heard::Live { seq, batch }) => Said::Live { seq, batch },
+                Some(Heard::Replayed { seq, batch }) => Said::Replayed { seq, batch },
+                Some(Heard::ReplayEnded) => Said::ReplayEnded,
+                Some(Heard::Connected) => {
+                    tracing::debug!(engine = %target.instance, "connected to KV events");
+                    continue;
+                }
+                Some(Heard::Lost(why)) => {
+                    tracing::debug!(engine = %target.instance, why, "no connection to KV events");
+                    continue;
+                }
+                Some(Heard::Undecodable(why)) => {
+                    shared.metrics.kv_events_undecodable.inc();
+                    tracing::debug!(engine = %target.instance, why, "a message that is no batch of KV events");
+                    continue;
+                }
+                None => return,
+            },
+            _ = ticks.tick() => {
+                shared.kv_views.tick(shared.now());
+                continue;
+            }
+        };
+        if let Some(from) = shared.kv_views.said(shared.now(), &place.model, target, said) {
+            subscription.replay(from);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What the engines hold, per model, as far as they say so: the gateway's side of [`plimsoll_cache::view`].
+//!
+//! One lock per process, held for microseconds: a prompt's names are computed outside it.
+
+use parking_lot::Mutex;
+use plimsoll_cache::chain::Namespace;
+use plimsoll_cache::view::{FleetView, Hit, Prompt, PublisherView, ViewConfig, Want};
+use plimsoll_core::{EngineKind, InstanceId, KvBatch, Nanos, Target};
+use plimsoll_protocol::request::PromptIds;
+use std::collections::BTreeMap;
+
+/// The views of all models.
+#[derive(Debug, Default)]
+pub struct KvViews {
+    views: Mutex<BTreeMap<String, FleetView>>,
+}
+
+/// What an engine's stream said.
+#[derive(Debug)]
+pub(crate) enum Said {
+    Live { seq: u64, batch: KvBatch },
+    Replayed { seq: u64, batch: KvBatch },
+    ReplayEnded,
+}
+
+impl KvViews {
+    pub(crate) fn add(&self, model: &str, target: Target, kind: EngineKind) {
+        let mut views = self.views.lock();
+        views.entry(model.to_owned()).or_insert_with(|| FleetView::new(ViewConfig::default())).add(target, kind);
+    }
+
+    pub(crate) fn remove(&self, model: &str, target: Target) {
+        let mut views = self.views.lock();
+        if let Some(view) = views.get_mut(model) {
+            view.remove(target);
+            if view.publishers(Nanos::ZERO).next().is_none() {
+                views.remove(model);
+            }
+        }
+    }
+
+    /// Returns the number to ask a replay from, if there is one to ask for.
+    pub(crate) fn said(&self, now: Nanos, model: &str, target: Target, said: Said) -> Option<u64> {
+        let mut views = self.views.lock();
+        let view = views.get_mut(model)?;
+        let wants = match said {
+            Said::Live { seq, batch } => view.live(now, target, seq, batch),
+            Said::Replayed { seq, batch } => view.replayed(now, target, seq, batch),
+            Said::ReplayEnded => view.replay_ended(now, target),
+        };
+        wants.into_iter().map(|Want::Replay { from, .. }| from).next_back()
+    }
+
+    /// Time passes in all views. Replays that are due are asked for by the streams' next message.
+    pub(crate) fn tick(&self, now: Nanos) {
+        for view in self.views.lock().values_mut() {
+            let _ = view.tick(now);
+        }
+    }
+
+    /// A prompt's block names in the families of a model's engines; `None` where no engine tells what it holds.
+    #[must_use]
+    pub fn prompt(&self, model: Option<&str>, ids: &PromptIds) -> Option<(String, Prompt)> {
+        let views = self.views.lock();
+        let (model, view) = match model {
+            Some(model) => views.get_key_value(model)?,
+            None if views.len() == 1 => views.first_key_value()?,
+            None => return None,
+        };
+        let families = view.families();
+        let model = model.clone();
+        drop(views);
+        let namespace = Namespace {
+            cache_salt: ids.cache_salt.as_deref(),
+            lora: ids.lora.as_deref(),
+            extra_key: ids.extra_key.as_deref(),
+        };
+        let prompt = Prompt::new(&families, namespace, &ids.ids);
+        (!families.is_empty()).then_some((model, prompt))
+    }
+
+    /// No engine tells what it holds.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.views.lock().is_empty()
+    }
+
+    /// How much of it each target has, by target.
+    #[must_use]
+    pub fn hits(&self, now: Nanos, model: &str, prompt: &Prompt) -> BTreeMap<Target, Hit> {
+        self.views.lock().get(model).map(|view| view.hits(now, prompt)).unwrap_or_default()
+    }
+
+    pub(crate) fn routed(&self, now: Nanos, model: &str, target: Target, prompt: &Prompt) {
+        if let Some(view) = self.views.lock().get_mut(model) {
+            view.routed(now, target, prompt);
+        }
+    }
+
+    pub(crate) fn reported(&self, now: Nanos, model: &str, target: Target, prompt: &Prompt, believed: Hit, cached: u64) {
+        if let Some(view) = self.views.lock().get_mut(model) {
+            view.reported(now, target, prompt, believed, cached);
+        }
+    }
+
+    /// Every publisher, for operators.
+    #[must_use]
+    pub fn publishers(&self, now: Nanos) -> Vec<(String, Target, PublisherView)> {
+        let views = self.views.lock();
+        let all = views.iter().flat_map(|(model, view)| view.publishers(now).map(move |(t, state)| (model.clone(), t, state)));
+        all.collect()
+    }
+
+    /// Blocks and bytes of all indexes.
+    #[must_use]
+    pub fn size(&self) -> (usize, usize) {
+        let views = self.views.lock();
+        (views.values().map(FleetView::blocks).sum(), views.values().map(FleetView::bytes).sum())
+    }
+
+    /// Belief and reports of one engine, all ranks: tokens believed, tokens reported, mean error as a share of the prompt.
+    #[must_use]
+    pub fn belief(&self, now: Nanos, id: InstanceId) -> Option<(u64, u64, f64)> {
+        let all = self.publishers(now);
+        let own: Vec<_> = all.iter().filter(|(_, target, state)| target.instance == id && state.belief.reports > 0).collect();
+        let sum = |f: fn(&PublisherView) -> u64| own.iter().map(|(.., state)| f(state)).sum::<u64>();
+        let error = own.iter().map(|(.., state)| state.belief.error).fold(0.0, f64::max);
+        (!own.is_empty()).then(|| (sum(|s| s.belief.believed_tokens), sum(|s| s.belief.reported_tokens), error))
+    }
+}
