@@ -97,7 +97,15 @@ impl KvViews {
         }
     }
 
-    pub(crate) fn reported(&self, now: Nanos, model: &str, target: Target, prompt: &Prompt, believed: Hit, cached: u64) {
+    pub(crate) fn reported(
+        &self,
+        now: Nanos,
+        model: &str,
+        target: Target,
+        prompt: &Prompt,
+        believed: Hit,
+        cached: u64,
+    ) {
         if let Some(view) = self.views.lock().get_mut(model) {
             view.reported(now, target, prompt, believed, cached);
         }
@@ -107,7 +115,9 @@ impl KvViews {
     #[must_use]
     pub fn publishers(&self, now: Nanos) -> Vec<(String, Target, PublisherView)> {
         let views = self.views.lock();
-        let all = views.iter().flat_map(|(model, view)| view.publishers(now).map(move |(t, state)| (model.clone(), t, state)));
+        let all = views
+            .iter()
+            .flat_map(|(model, view)| view.publishers(now).map(move |(t, state)| (model.clone(), t, state)));
         all.collect()
     }
 
@@ -122,7 +132,8 @@ impl KvViews {
     #[must_use]
     pub fn belief(&self, now: Nanos, id: InstanceId) -> Option<(u64, u64, f64)> {
         let all = self.publishers(now);
-        let own: Vec<_> = all.iter().filter(|(_, target, state)| target.instance == id && state.belief.reports > 0).collect();
+        let own: Vec<_> =
+            all.iter().filter(|(_, target, state)| target.instance == id && state.belief.reports > 0).collect();
         let sum = |f: fn(&PublisherView) -> u64| own.iter().map(|(.., state)| f(state)).sum::<u64>();
         let error = own.iter().map(|(.., state)| state.belief.error).fold(0.0, f64::max);
         (!own.is_empty()).then(|| (sum(|s| s.belief.believed_tokens), sum(|s| s.belief.reported_tokens), error))

@@ -16,7 +16,7 @@ pub mod process;
 pub mod sse;
 pub mod wait;
 
-pub use client::{Answer, Connection, post_head};
+pub use client::{Answer, Connection, ask, post_head};
 pub use fake::FakeProcess;
 pub use gateway::Gateway;
 pub use plan::Plan;

@@ -79,7 +79,9 @@ mod tests {
 
     #[test]
     fn texts_and_several_prompts_have_none() {
-        for body in [r#"{"prompt": "a"}"#, r#"{"prompt": ["a"]}"#, r#"{"prompt": [[1], [2]]}"#, "{}", r#"{"prompt": [-1]}"#] {
+        for body in
+            [r#"{"prompt": "a"}"#, r#"{"prompt": ["a"]}"#, r#"{"prompt": [[1], [2]]}"#, "{}", r#"{"prompt": [-1]}"#]
+        {
             assert_eq!(ids(Api::Completions, body), None, "{body}");
         }
     }

@@ -33,7 +33,8 @@ pub(super) fn table(report: &Report) -> String {
             share * 100.0
         );
     }
-    let _ = writeln!(out, "{:>12} {:>8} {:>7.2}%  ceiling: no limit, nothing evicted", "∞", "∞", report.ceiling * 100.0);
+    let _ =
+        writeln!(out, "{:>12} {:>8} {:>7.2}%  ceiling: no limit, nothing evicted", "∞", "∞", report.ceiling * 100.0);
     let _ = writeln!(
         out,
         "\none shared LRU cache, exact; {:.2} us per request, {:.1} MB",

@@ -1,0 +1,152 @@
+//! Requests go where their KV lies, as the engines' events say, and stop going there when it has gone.
+
+use plimsoll_end_to_end::{Gateway, Plan, Process, binaries, eventually};
+use serde_json::{Value, json};
+use std::process::Command;
+use std::time::Duration;
+
+/// Tokens of a KV page.
+const PAGE: usize = 16;
+
+struct Engine {
+    process: Process,
+    url: String,
+}
+
+/// A built-in engine that publishes KV events on ports of its own.
+fn engine(more: &[&str]) -> Engine {
+    let mut command = Command::new(binaries::plimsoll());
+    command.args(["engine", "--listen", "127.0.0.1:0", "--faults"]);
+    command.args(["--kv-events-endpoint", "tcp://127.0.0.1:0", "--kv-events-replay-endpoint", "tcp://127.0.0.1:0"]);
+    command.args(more);
+    let mut process = Process::start("plimsoll engine", &mut command).unwrap();
+    let line = process.wait_line("plimsoll engine: listening on ");
+    let url = line.split_whitespace().find(|word| word.starts_with("http://")).unwrap().to_owned();
+    Engine { process, url }
+}
+
+/// Word ids of the tiny model; `from` tells prompts apart from their first token on.
+fn prompt(from: usize, tokens: usize) -> Vec<u32> {
+    (0..tokens).map(|at| 300 + ((from * 97 + at * 7) % 700) as u32).collect()
+}
+
+struct Answer {
+    engine: u64,
+    predicted: u64,
+    cached: u64,
+}
+
+async fn complete(gateway: &Gateway, ids: &[u32]) -> Answer {
+    let body = json!({ "prompt": ids, "max_tokens": 2, "temperature": 0, "ignore_eos": true });
+    let answer = gateway.post("/v1/completions", &body).await;
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    let cached = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    let record = gateway.record(answer.header("x-request-id").unwrap()).await;
+    let attempt = &record["attempts"][0];
+    Answer {
+        engine: attempt["engine"].as_u64().unwrap(),
+        predicted: attempt["hit_tokens"].as_u64().unwrap_or(0),
+        cached,
+    }
+}
+
+async fn cache(gateway: &Gateway) -> Value {
+    gateway.admin("GET", "/admin/cache", &Value::Null).await.json()
+}
+
+/// Waits until the publishers of so many engines are heard and hold at least so many blocks together.
+async fn believed(gateway: &Gateway, publishers: usize, blocks: u64) {
+    eventually("the view fills", Duration::from_secs(20), || async {
+        let state = cache(gateway).await;
+        let all = state["publishers"].as_array().unwrap();
+        let held: u64 = all.iter().map(|one| one["device_blocks"].as_u64().unwrap()).sum();
+        let heard = all.iter().filter(|one| one["trust"] == "whole").count();
+        if heard >= publishers && held >= blocks { Ok(()) } else { Err(state) }
+    })
+    .await;
+}
+
+async fn gateway(engines: &[&Engine]) -> Gateway {
+    Plan::with(engines.iter().map(|engine| engine.url.clone())).start().await
+}
+
+/// Two engines, ten sessions of three turns: each turn finds what the turn before left, at the engine where it is, and what was believed is
+/// what the engine says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn turns_of_a_session_find_their_kv_and_belief_equals_reports() {
+    let engines = [engine(&[]), engine(&[])];
+    let gateway = gateway(&[&engines[0], &engines[1]]).await;
+    let mut homes = std::collections::BTreeMap::new();
+    let mut blocks = 0;
+    for turn in 1..=3usize {
+        for session in 0..10 {
+            let tokens = turn * 10 * PAGE;
+            let answer = complete(&gateway, &prompt(session, tokens)).await;
+            blocks += 10;
+            if turn > 1 {
+                assert_eq!(answer.engine, homes[&session], "session {session} turn {turn}");
+                assert_eq!(answer.predicted, answer.cached, "session {session} turn {turn}");
+                assert_eq!(answer.cached as usize, (turn - 1) * 10 * PAGE);
+            }
+            homes.insert(session, answer.engine);
+        }
+        believed(&gateway, 2, blocks).await;
+    }
+    let used: std::collections::BTreeSet<u64> = homes.values().copied().collect();
+    assert_eq!(used.len(), 2, "all sessions on one engine: {homes:?}");
+    let state = cache(&gateway).await;
+    for publisher in state["publishers"].as_array().unwrap() {
+        assert_eq!(publisher["believed_tokens"], publisher["reported_tokens"], "{state}");
+        assert_eq!((publisher["unplaced_blocks"].as_u64(), publisher["misnamed_events"].as_u64()), (Some(0), Some(0)));
+    }
+    assert!(gateway.metric("plimsoll_cache_predicted_tokens_total", &[]).await >= 10.0 * 480.0);
+    gateway.finish().await;
+}
+
+/// A tenant's salt keeps its KV apart, in the engine and in the view.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_salt_hits_nothing_of_others() {
+    let engine = engine(&[]);
+    let gateway = gateway(&[&engine]).await;
+    let ids = prompt(1, 10 * PAGE);
+    complete(&gateway, &ids).await;
+    believed(&gateway, 1, 10).await;
+    let salted = json!({ "input_ids": ids, "cache_salt": "tenant", "sampling_params": { "max_new_tokens": 1 } });
+    let answer = gateway.post("/generate", &salted).await;
+    assert_eq!(answer.json()["meta_info"]["cached_tokens"], 0);
+    let record = gateway.record(answer.header("x-request-id").unwrap()).await;
+    assert_eq!(record["attempts"][0]["hit_tokens"], 0);
+    gateway.finish().await;
+}
+
+/// What a flush has emptied is not believed to be there; events that are lost for ever are noticed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flush_and_lost_events_take_the_credit() {
+    let one = engine(&[]);
+    let gateway = gateway(&[&one]).await;
+    let ids = prompt(1, 10 * PAGE);
+    complete(&gateway, &ids).await;
+    believed(&gateway, 1, 10).await;
+    let addr = one.url.trim_start_matches("http://").parse().unwrap();
+    let flushed = plimsoll_end_to_end::ask(addr, "POST", "/flush_cache", &[], b"").await;
+    assert_eq!(flushed.status(), 200);
+    eventually("the flush is heard", Duration::from_secs(10), || async {
+        let state = cache(&gateway).await;
+        if state["publishers"][0]["device_blocks"] == 0 { Ok(()) } else { Err(state) }
+    })
+    .await;
+    // Events that are lost for ever leave a hole in the numbers: the view is dropped and says so.
+    let fault = json!({ "drop_events": { "every": 2, "mode": "lost" } }).to_string();
+    let set = plimsoll_end_to_end::ask(addr, "POST", "/admin/faults", &[], fault.as_bytes()).await;
+    assert_eq!(set.status(), 200, "{}", set.text());
+    for session in 2..8 {
+        let answer = complete(&gateway, &prompt(session, 10 * PAGE)).await;
+        assert!(answer.predicted <= answer.cached, "{} believed, {} there", answer.predicted, answer.cached);
+    }
+    eventually("the hole is seen", Duration::from_secs(10), || async {
+        let state = cache(&gateway).await;
+        if state["publishers"][0]["gaps"].as_u64() > Some(0) { Ok(()) } else { Err(state) }
+    })
+    .await;
+    gateway.finish().await;
+}
