@@ -122,18 +122,18 @@ impl Attempt {
     }
 
     /// The engine finished it. `usage` as far as it was reported.
-    pub fn complete(mut self: Box<Self>, usage: Option<Usage>) {
+    pub fn complete(mut self, usage: Option<Usage>) {
         self.shared.prefilled(self.ticket, usage);
         self.settle(AttemptEnd::Ok, None);
     }
 
     /// Ends it; the engine has nothing left to do for it.
-    pub fn end(mut self: Box<Self>, end: AttemptEnd, error: Option<String>) {
+    pub fn end(mut self, end: AttemptEnd, error: Option<String>) {
         self.settle(end, error);
     }
 
     /// Ends it and tells the engine to stop.
-    pub fn end_and_abort(mut self: Box<Self>, end: AttemptEnd, error: Option<String>) {
+    pub fn end_and_abort(mut self, end: AttemptEnd, error: Option<String>) {
         self.settle(end, error);
         self.abort();
     }

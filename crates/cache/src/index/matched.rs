@@ -43,8 +43,7 @@ impl PrefixIndex {
         let mut matched = Matched::default();
         let mut alive: Option<Bits> = None;
         let (mut above, mut depth) = (NONE, 0);
-        loop {
-            let Some(first) = chain.get(depth) else { break };
+        while let Some(first) = chain.get(depth) {
             let Some(id) = self.edges.get(*first).filter(|id| self.begins(*id, *first, above)) else { break };
             let node = &self.nodes[id as usize];
             let common = common(&node.hashes, &chain[depth..]);

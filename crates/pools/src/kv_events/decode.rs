@@ -153,7 +153,7 @@ impl Fields {
             "token_ids" => self.tokens = tokens(reader)?,
             "block_size" => match reader.value()? {
                 Value::Unsigned(size) => {
-                    self.block_tokens = u32::try_from(size).map_err(|_| Bad::Kind("a block size"))?
+                    self.block_tokens = u32::try_from(size).map_err(|_| Bad::Kind("a block size"))?;
                 }
                 _ => return Err(Bad::Kind("a block size")),
             },

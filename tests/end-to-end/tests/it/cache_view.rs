@@ -9,7 +9,7 @@ use std::time::Duration;
 const PAGE: usize = 16;
 
 struct Engine {
-    process: Process,
+    _process: Process,
     url: String,
 }
 
@@ -22,7 +22,7 @@ fn engine(more: &[&str]) -> Engine {
     let mut process = Process::start("plimsoll engine", &mut command).unwrap();
     let line = process.wait_line("plimsoll engine: listening on ");
     let url = line.split_whitespace().find(|word| word.starts_with("http://")).unwrap().to_owned();
-    Engine { process, url }
+    Engine { _process: process, url }
 }
 
 /// Word ids of the tiny model; `from` tells prompts apart from their first token on.
