@@ -19,7 +19,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use plimsoll_core::{ErrorCode, InstanceId, Outcome, RequestId};
 use plimsoll_load::{AttemptEnd, Charge};
-use plimsoll_protocol::request::{MAX_MODEL_BYTES, PromptSize, scan};
+use plimsoll_protocol::request::{Api, MAX_MODEL_BYTES, PromptIds, PromptSize, RequestFacts, prompt_ids, scan};
 use plimsoll_traffic::class::classify;
 use std::future::Future;
 use std::pin::Pin;
@@ -110,11 +110,12 @@ async fn generation(
         }
         (None, None) => None,
     };
-    let prompt_tokens = shared.token_estimate.tokens(facts.prompt);
-    let cache = match facts.prompt {
-        PromptSize::Tokens(_) if !facts.batch => CachePlan::from_body(shared, route.api, &body, model.as_deref()),
-        _ => None,
+    let ids = prompt_ids_of(shared, route.api, model.as_deref(), &facts, &body).await;
+    let prompt_tokens = match &ids {
+        Some(ids) => ids.ids.len() as u64,
+        None => shared.token_estimate.tokens(facts.prompt),
     };
+    let cache = ids.as_ref().and_then(|ids| CachePlan::from_ids(shared, ids, model.as_deref()));
     let verdict = classify(&class_rules(&settings), prompt_tokens, cache.as_ref().map(CachePlan::best_tokens));
     let output_tokens = facts.max_output_tokens.unwrap_or(settings.policy.assumed_output_tokens);
     let charge = Charge {
@@ -139,7 +140,7 @@ async fn generation(
         class: verdict.class,
         class_rule: verdict.rule,
         prompt_tokens,
-        prompt_tokens_exact: matches!(facts.prompt, PromptSize::Tokens(_)),
+        prompt_tokens_exact: ids.is_some() || matches!(facts.prompt, PromptSize::Tokens(_)),
         reserved_kv_tokens: charge.reserved_kv_tokens,
         attempts: Vec::new(),
         outcome: None,
@@ -178,6 +179,31 @@ async fn generation(
         progress: Progress::default(),
     });
     Ok(answer(flow, stream, keep_alive).await)
+}
+
+/// The token ids of a request with one prompt: as sent, or made here where the model has a tokenizer. `None` where nobody wants to
+/// know them, or they cannot be known.
+async fn prompt_ids_of(
+    shared: &Shared,
+    api: Api,
+    model: Option<&str>,
+    facts: &RequestFacts,
+    body: &Bytes,
+) -> Option<PromptIds> {
+    if facts.batch {
+        return None;
+    }
+    match facts.prompt {
+        PromptSize::Tokens(_) if shared.kv_views.is_empty() => None,
+        PromptSize::Tokens(_) => prompt_ids(api, body),
+        PromptSize::TextBytes(_) => {
+            let texts = shared.texts.load_full();
+            if texts.is_empty() {
+                return None;
+            }
+            texts.ids(api, model, shared.fleet.kind_of_all(), body).await
+        }
+    }
 }
 
 type Beginning = Pin<Box<dyn Future<Output = (Box<Flow>, Result<Begun, ApiError>)> + Send>>;

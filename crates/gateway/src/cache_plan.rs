@@ -3,7 +3,7 @@
 use crate::state::Shared;
 use plimsoll_cache::view::{Hit, Prompt};
 use plimsoll_core::Target;
-use plimsoll_protocol::request::{Api, PromptIds, prompt_ids};
+use plimsoll_protocol::request::PromptIds;
 
 /// What is known of a prompt whose token ids are known.
 #[derive(Debug)]
@@ -17,14 +17,7 @@ pub struct CachePlan {
 }
 
 impl CachePlan {
-    /// From a body with token ids; `None` where it has none, or where no engine of the model tells what it holds.
-    pub(crate) fn from_body(shared: &Shared, api: Api, body: &[u8], model: Option<&str>) -> Option<CachePlan> {
-        if shared.kv_views.is_empty() {
-            return None;
-        }
-        Self::from_ids(shared, &prompt_ids(api, body)?, model)
-    }
-
+    /// `None` where no engine of the model tells what it holds.
     pub(crate) fn from_ids(shared: &Shared, ids: &PromptIds, model: Option<&str>) -> Option<CachePlan> {
         let (model, prompt) = shared.kv_views.prompt(model, ids)?;
         let mut plan = CachePlan { model, prompt, hits: Vec::new(), placed: None };

@@ -150,6 +150,14 @@ impl Fleet {
         self.engines.load().get(&id).cloned()
     }
 
+    /// The family of the engines, where all are of one; they join the text parts of a message in ways of their own.
+    #[must_use]
+    pub fn kind_of_all(&self) -> EngineKind {
+        let engines = self.engines.load();
+        let mut kinds = engines.values().map(|engine| engine.kind());
+        kinds.next().filter(|first| kinds.all(|kind| kind == *first)).unwrap_or(EngineKind::Sglang)
+    }
+
     #[must_use]
     pub fn all(&self) -> Arc<BTreeMap<InstanceId, Arc<EngineHandle>>> {
         self.engines.load_full()

@@ -26,6 +26,7 @@ pub mod kv_view;
 pub mod listing;
 pub mod membership;
 pub mod metrics;
+pub mod model_text;
 mod open_requests;
 mod outbound;
 mod pending;

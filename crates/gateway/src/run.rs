@@ -2,6 +2,7 @@
 
 use crate::fleet::Origin;
 use crate::metrics::EngineOnlyWord;
+use crate::model_text::ModelTexts;
 use crate::record::{Decisions, open_log};
 use crate::spans::SpanSink;
 use crate::state::{LogFilter, Shared};
@@ -46,6 +47,8 @@ pub enum GatewayError {
     DecisionLog(PathBuf, std::io::Error),
     #[error("engine `{0}`: {1}")]
     Engine(String, plimsoll_pools::http::EndpointError),
+    #[error("{0}")]
+    Tokenizer(String),
     #[error("tls: {0}")]
     Tls(String),
     #[error("cannot watch signals: {0}")]
@@ -68,12 +71,14 @@ pub async fn run(start: Start) -> Result<(), GatewayError> {
         }
     };
     let (acceptor, tls) = watch::channel(load_tls(&settings).map_err(GatewayError::Tls)?);
+    let texts = load_texts(&settings).await.map_err(GatewayError::Tokenizer)?;
     let clients = listen(settings.gateway.listen).await?;
     let operators = listen(settings.admin.listen).await?;
     let addresses = (local(&clients, settings.gateway.listen), local(&operators, settings.admin.listen));
     let engines = settings.engines.clone();
     let decisions = Decisions::new(settings.decisions.ring_records, sender);
     let shared = Arc::new(Shared::new(settings, decisions, log_filter, spans));
+    shared.texts.store(Arc::new(texts));
     for engine in engines {
         let url = engine.url.clone();
         membership::add(&shared, engine, Origin::Config).map_err(|e| GatewayError::Engine(url, e))?;
@@ -148,6 +153,12 @@ fn local(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
     listener.local_addr().unwrap_or(asked)
 }
 
+/// Large tokenizers take seconds to read.
+async fn load_texts(settings: &Settings) -> Result<ModelTexts, String> {
+    let settings = settings.clone();
+    tokio::task::spawn_blocking(move || ModelTexts::load(&settings)).await.unwrap_or_else(|e| Err(e.to_string()))
+}
+
 fn load_tls(settings: &Settings) -> Result<Option<TlsAcceptor>, String> {
     settings.gateway.tls.as_ref().map(tls::acceptor).transpose()
 }
@@ -193,9 +204,14 @@ async fn reload_now(shared: &Arc<Shared>, reload: Option<Arc<Reload>>, acceptor:
         tracing::warn!("reload asked for, but there is nothing to read settings from");
         return;
     };
-    let read = tokio::task::spawn_blocking(move || reload()).await.unwrap_or_else(|e| Err(e.to_string()));
+    let read = tokio::task::spawn_blocking(move || {
+        let settings = reload()?;
+        let texts = ModelTexts::load(&settings)?;
+        Ok::<_, String>((settings, texts))
+    });
+    let read = read.await.unwrap_or_else(|e| Err(e.to_string()));
     // Everything that can fail comes first: a reload is taken whole or not at all.
-    let checked = read.and_then(|settings| {
+    let checked = read.and_then(|(settings, texts)| {
         let tls = load_tls(&settings)?;
         let plan = membership::plan(shared, &settings).map_err(|(url, e)| format!("engine `{url}`: {e}"))?;
         let filter = &settings.telemetry.log;
@@ -204,9 +220,9 @@ async fn reload_now(shared: &Arc<Shared>, reload: Option<Arc<Reload>>, acceptor:
         {
             set(filter).map_err(|why| format!("`telemetry.log`: {why}"))?;
         }
-        Ok((settings, tls, plan))
+        Ok((settings, texts, tls, plan))
     });
-    let (settings, tls, plan) = match checked {
+    let (settings, texts, tls, plan) = match checked {
         Ok(good) => good,
         Err(why) => {
             count("refused");
@@ -218,6 +234,7 @@ async fn reload_now(shared: &Arc<Shared>, reload: Option<Arc<Reload>>, acceptor:
         tracing::warn!(key, "this setting needs a restart; the old value stays in use");
     }
     acceptor.send_replace(tls);
+    shared.texts.store(Arc::new(texts));
     shared.apply(settings);
     membership::carry_out(shared, plan);
     count("applied");

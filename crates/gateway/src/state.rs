@@ -9,6 +9,7 @@ use crate::clock::Clock;
 use crate::fleet::Fleet;
 use crate::kv_view::KvViews;
 use crate::metrics::{EngineLabel, EngineWord, Metrics, OTHER_MODEL, RankLabel};
+use crate::model_text::ModelTexts;
 use crate::pending::PendingWork;
 use crate::record::Decisions;
 use crate::spans::SpanSink;
@@ -48,6 +49,7 @@ pub struct Shared {
     pub pending_aborts: PendingWork,
     /// What the engines hold, as far as they say so.
     pub kv_views: KvViews,
+    pub texts: ArcSwap<ModelTexts>,
     scheduler: Mutex<Scheduler>,
     /// Served model names, for metric labels.
     models: ArcSwap<BTreeSet<String>>,
@@ -79,6 +81,7 @@ impl Shared {
             streams: StreamSlots::default(),
             pending_aborts: PendingWork::default(),
             kv_views: KvViews::default(),
+            texts: ArcSwap::default(),
             settings: ArcSwap::from_pointee(settings),
         }
     }

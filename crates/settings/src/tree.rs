@@ -17,6 +17,8 @@ pub struct Settings {
     pub admin: Admin,
     /// Engines to route to. More can be added at run time through the admin API.
     pub engines: Vec<Engine>,
+    /// What the gateway should know of models. One that is not listed works too, with estimated prompt lengths.
+    pub models: Vec<Model>,
     pub policy: Policy,
     pub classes: Classes,
     pub limits: Limits,
@@ -100,6 +102,17 @@ pub struct Engine {
     /// KV tokens it can hold, where it does not report that itself.
     #[serde(default)]
     pub capacity_kv_tokens: Option<u64>,
+}
+
+/// One model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Model {
+    /// The name that requests use.
+    pub name: String,
+    /// Folder with `tokenizer.json` and, for chats, the chat template, as on Hugging Face. Text prompts are then counted exactly
+    /// and, where engines publish KV events, go where their KV lies.
+    pub tokenizer: PathBuf,
 }
 
 /// How an engine is chosen.

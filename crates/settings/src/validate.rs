@@ -8,7 +8,7 @@ mod number;
 mod web;
 
 use crate::problem::Problem;
-use crate::tree::{Auth, Decisions, Gateway, Settings, Telemetry};
+use crate::tree::{Auth, Decisions, Gateway, Model, Settings, Telemetry};
 use number::Numbers;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,6 +22,7 @@ impl Settings {
         gateway(&self.gateway, &mut found);
         listeners(self, &mut found);
         engines::check(&self.engines, &mut found);
+        models(&self.models, &mut found);
         numbers(self, &mut found);
         auth(&self.auth, &mut found);
         decisions(&self.decisions, &mut found);
@@ -34,6 +35,21 @@ fn gateway(gateway: &Gateway, found: &mut Vec<Problem>) {
     let Some(tls) = &gateway.tls else { return };
     file_with("gateway.tls.cert_file", &tls.cert_file, "BEGIN CERTIFICATE", found);
     file_with("gateway.tls.key_file", &tls.key_file, "PRIVATE KEY", found);
+}
+
+fn models(models: &[Model], found: &mut Vec<Problem>) {
+    let mut seen = BTreeSet::new();
+    for (index, model) in models.iter().enumerate() {
+        if model.name.trim().is_empty() {
+            found.push(Problem::at(format!("models[{index}].name"), "must not be empty"));
+        } else if !seen.insert(&model.name) {
+            found.push(Problem::at(format!("models[{index}].name"), "is listed already; list a model once"));
+        }
+        if !model.tokenizer.join("tokenizer.json").is_file() {
+            let what = "must be a folder with a tokenizer.json";
+            found.push(Problem::at(format!("models[{index}].tokenizer"), what));
+        }
+    }
 }
 
 fn listeners(settings: &Settings, found: &mut Vec<Problem>) {

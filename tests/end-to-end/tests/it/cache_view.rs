@@ -150,3 +150,46 @@ async fn a_flush_and_lost_events_take_the_credit() {
     .await;
     gateway.finish().await;
 }
+
+/// With the model's tokenizer the gateway knows the tokens of a chat: its length is exact, and the next turn finds the last one's KV.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_chat_is_counted_exactly_and_its_next_turn_finds_its_kv() {
+    let folder = tempfile::tempdir().unwrap();
+    let exported = Command::new(binaries::plimsoll())
+        .args(["engine", "--export-model", folder.path().to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert!(exported.status.success(), "{}", String::from_utf8_lossy(&exported.stderr));
+    let engines = [engine(&[]), engine(&[])];
+    let gateway = Plan::with(engines.iter().map(|engine| engine.url.clone()))
+        .set("models[0].name", "plimsoll-tiny")
+        .set("models[0].tokenizer", folder.path().to_str().unwrap())
+        .start()
+        .await;
+    let mut messages = vec![
+        json!({ "role": "system", "content": "the water rises and the ship carries what the mark allows ".repeat(20) }),
+    ];
+    let mut home = None;
+    for turn in 0..3 {
+        messages.push(
+            json!({ "role": "user", "content": format!("tell me more about the water and the ship, part {turn}") }),
+        );
+        let body = json!({ "model": "plimsoll-tiny", "messages": messages, "max_tokens": 40, "temperature": 0 });
+        let answer = gateway.post("/v1/chat/completions", &body).await;
+        assert_eq!(answer.status(), 200, "{}", answer.text());
+        let record = gateway.record(answer.header("x-request-id").unwrap()).await;
+        let usage = &answer.json()["usage"];
+        assert_eq!((&record["prompt_tokens"], &record["prompt_tokens_exact"]), (&usage["prompt_tokens"], &json!(true)));
+        let attempt = &record["attempts"][0];
+        if turn > 0 {
+            assert_eq!(Some(attempt["engine"].clone()), home, "turn {turn}");
+            assert_eq!(attempt["hit_tokens"], usage["prompt_tokens_details"]["cached_tokens"], "turn {turn}");
+            assert!(attempt["hit_tokens"].as_u64() > Some(100), "turn {turn}: {attempt}");
+        }
+        home = Some(attempt["engine"].clone());
+        messages.push(answer.json()["choices"][0]["message"].clone());
+        let pages = usage["prompt_tokens"].as_u64().unwrap() / PAGE as u64;
+        believed(&gateway, 1, pages).await;
+    }
+    gateway.finish().await;
+}

@@ -79,7 +79,13 @@ impl Fleet {
         let mut starting = JoinSet::new();
         for n in 0..count {
             let folder = folder.clone();
-            let mut engine_args: Vec<String> = ["engine", "--listen", "127.0.0.1:0"].map(str::to_owned).into();
+            // It tells what its KV cache holds, so that the gateway can send a session's next turn where the last one is.
+            let own_port = "tcp://127.0.0.1:0";
+            let mut engine_args: Vec<String> = ["engine", "--listen", "127.0.0.1:0", "--kv-events-endpoint", own_port]
+                .into_iter()
+                .chain(["--kv-events-replay-endpoint", own_port])
+                .map(str::to_owned)
+                .collect();
             if let Some(tokens) = args.kv_tokens {
                 engine_args.extend(["--kv-tokens".to_owned(), tokens.to_string()]);
             }
@@ -98,6 +104,14 @@ impl Fleet {
         for engine in &self.engines {
             serve_args.extend(["--engine".to_owned(), engine.listening.clone()]);
         }
+        // The engines' tokenizer, so that the gateway knows the token ids of a chat.
+        plimsoll_engine::text::Text::default()
+            .export(None, &self.folder)
+            .map_err(|error| Failure::failed(format!("{}: cannot be written: {error}", self.folder.display())))?;
+        let model = plimsoll_engine::EngineConfig::default().model_name;
+        let tokenizer = self.folder.display();
+        serve_args.extend(["--set".to_owned(), format!("models[0].name={model}")]);
+        serve_args.extend(["--set".to_owned(), format!("models[0].tokenizer={tokenizer}")]);
         if let Some(policy) = &args.policy {
             serve_args.extend(["--policy".to_owned(), policy.clone()]);
         }

@@ -1,0 +1,84 @@
+//! From a request's body to the token ids that the engine will make of it.
+//!
+//! The engine renders the chat template and tokenises by itself; a gateway that wants to know which engine holds the prompt has to
+//! come to the same ids. Where it cannot (several prompts, parts that are no text, a template that refuses), there is no answer
+//! instead of a wrong one: a wrong one would find no hit, or somebody else's.
+
+use crate::chat_template::Conversation;
+use crate::request::{Api, PromptIds};
+use crate::tokenizer::folder::ModelText;
+use jiff::civil::DateTime;
+use serde_json::{Map, Value};
+
+/// Token ids of the one text prompt of a body that [`crate::request::scan`] has accepted. `joint` stands between text parts of a
+/// message: [`crate::chat_template::messages::SGLANG_JOINT`] or `VLLM_JOINT`.
+#[must_use]
+pub fn text_ids(text: &ModelText, api: Api, body: &[u8], joint: &str, now: DateTime) -> Option<PromptIds> {
+    let Value::Object(fields) = serde_json::from_slice(body).ok()? else { return None };
+    let ids = match api {
+        Api::Chat => chat(text, &fields, joint, now)?,
+        Api::Completions => plain(text, &fields, "prompt")?,
+        Api::Generate => plain(text, &fields, "text")?,
+        Api::Embeddings => return None,
+    };
+    // A namespace in a form that is not understood: nothing may be said of its KV.
+    let named = |name: &str| match fields.get(name) {
+        None | Some(Value::Null) => Some(None),
+        Some(Value::String(text)) => Some(Some(text.clone())),
+        Some(_) => None,
+    };
+    Some(PromptIds { ids, cache_salt: named("cache_salt")?, extra_key: named("extra_key")?, lora: named("lora_path")? })
+}
+
+fn flag(fields: &Map<String, Value>, name: &str, default: bool) -> Option<bool> {
+    match fields.get(name) {
+        None | Some(Value::Null) => Some(default),
+        Some(value) => value.as_bool(),
+    }
+}
+
+fn plain(text: &ModelText, fields: &Map<String, Value>, name: &str) -> Option<Vec<u32>> {
+    let prompt = match fields.get(name)? {
+        Value::String(prompt) => prompt,
+        Value::Array(list) => match list.as_slice() {
+            [Value::String(prompt)] => prompt,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    text.tokenizer.encode(prompt, flag(fields, "add_special_tokens", true)?).ok()
+}
+
+fn chat(text: &ModelText, fields: &Map<String, Value>, joint: &str, now: DateTime) -> Option<Vec<u32>> {
+    // A template of the request's own, or documents, is for the engine to judge.
+    if ["chat_template", "documents"].iter().any(|name| fields.get(*name).is_some_and(|value| !value.is_null())) {
+        return None;
+    }
+    let tools = match (fields.get("tools"), fields.get("tool_choice")) {
+        (None | Some(Value::Null), _) => None,
+        (Some(Value::Array(list)), _) if list.is_empty() => None,
+        (Some(_), Some(Value::String(choice))) if choice == "none" => None,
+        (Some(tools), _) => Some(tools),
+    };
+    let template = text.template(tools.is_some())?;
+    let messages = template.prepare(fields.get("messages")?.as_array()?, joint).ok()?;
+    let mut extra = match fields.get("chat_template_kwargs") {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(extra)) => extra.clone(),
+        Some(_) => return None,
+    };
+    if let Some(effort @ Value::String(_)) = fields.get("reasoning_effort") {
+        extra.insert("reasoning_effort".to_owned(), effort.clone());
+    }
+    let continue_final_message = flag(fields, "continue_final_message", false)?;
+    let conversation = Conversation {
+        messages: &messages,
+        tools,
+        add_generation_prompt: flag(fields, "add_generation_prompt", !continue_final_message)?,
+        continue_final_message,
+        extra: Some(&extra),
+        now,
+    };
+    let prompt = template.render(&conversation).ok()?;
+    text.tokenizer.encode(&prompt, flag(fields, "add_special_tokens", false)?).ok()
+}
