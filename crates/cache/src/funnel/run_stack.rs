@@ -1,6 +1,6 @@
 //! The LRU stack of prefix caching, exact, at a cost that does not grow with the context.
 //!
-//! Two facts (`docs/operating/funnel.md` has the argument in full):
+//! Two facts (`docs/operating/cache.md` has the argument in short):
 //! - *closure*: where a request looks up its whole path first and then touches it from the leaf to the root, a block is
 //!   never older than its descendants. What plain LRU keeps is closed upwards, so prefix caching *is* plain LRU, and a path's
 //!   hits at capacity C are its leading blocks at stack distance at most C (Mattson et al. 1970).
