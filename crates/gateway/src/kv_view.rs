@@ -139,3 +139,6 @@ impl KvViews {
         (!own.is_empty()).then(|| (sum(|s| s.belief.believed_tokens), sum(|s| s.belief.reported_tokens), error))
     }
 }
+
+#[cfg(test)]
+mod tests;

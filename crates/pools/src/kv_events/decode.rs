@@ -184,7 +184,8 @@ impl Fields {
         Ok(())
     }
 
-    /// vLLM: one entry per block, nil or a list that may hold `["cache_salt", "…"]`.
+    /// vLLM: one entry per block, nil or a list. The salt stands in the first block's, as a text of its own (0.32) or as
+    /// `["cache_salt", "…"]`.
     fn extra_keys(&mut self, reader: &mut Reader<'_>) -> Result<(), Bad> {
         let mut seek = *reader;
         reader.skip()?;
@@ -192,15 +193,18 @@ impl Fields {
         if blocks == 0 {
             return Ok(());
         }
-        if let Value::Array(keys) = seek.value()? {
-            for _ in 0..keys {
-                let mut pair = seek;
-                seek.skip()?;
-                if let (Value::Array(2), Ok(Value::Text("cache_salt")), Ok(Value::Text(salt))) =
-                    (pair.value()?, pair.value(), pair.value())
-                {
-                    self.cache_salt = Some(salt.to_owned());
+        let Value::Array(keys) = seek.value()? else { return Ok(()) };
+        for _ in 0..keys {
+            let mut inside = seek;
+            seek.skip()?;
+            match inside.value()? {
+                Value::Text(salt) => self.cache_salt = Some(salt.to_owned()),
+                Value::Array(2) => {
+                    if let (Ok(Value::Text("cache_salt")), Ok(Value::Text(salt))) = (inside.value(), inside.value()) {
+                        self.cache_salt = Some(salt.to_owned());
+                    }
                 }
+                _ => {}
             }
         }
         Ok(())
