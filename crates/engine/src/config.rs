@@ -2,6 +2,7 @@
 
 use crate::disagg::{DisaggConfig, Role};
 use crate::kv_events::KvEventsConfig;
+use crate::migration::MigrationConfig;
 use crate::model::folder::Folder;
 use crate::model::kv::TILE;
 use crate::model::{Model, ModelConfig};
@@ -55,6 +56,8 @@ pub struct EngineConfig {
     pub kv_events: Option<KvEventsConfig>,
     /// Prefill or decode only, with another engine for the rest.
     pub disagg: DisaggConfig,
+    /// Give running requests to other engines, and take theirs.
+    pub migration: MigrationConfig,
     /// Serve `/admin/faults`.
     pub faults: bool,
     /// A client that takes no byte for this long is cut off and its request cancelled.
@@ -89,6 +92,7 @@ impl Default for EngineConfig {
             timing: None,
             kv_events: None,
             disagg: DisaggConfig::default(),
+            migration: MigrationConfig::default(),
             faults: false,
             stalled_reader: Duration::from_secs(60),
             body_bytes: 64 << 20,
@@ -113,6 +117,8 @@ pub enum EngineError {
     Accept(std::io::Error),
     #[error("cannot listen on bootstrap port {port}: {error}")]
     Bootstrap { port: u16, error: std::io::Error },
+    #[error("cannot listen for migrations on {address}: {error}")]
+    Migration { address: std::net::SocketAddr, error: std::io::Error },
 }
 
 impl EngineConfig {
@@ -154,6 +160,12 @@ impl EngineConfig {
             ("context_tokens", self.context_tokens, (2..=1 << 20).contains(&self.context_tokens), "use 2 to 1048576"),
             ("default_max_tokens", self.default_max_tokens, self.default_max_tokens > 0, "use at least 1"),
             ("transfer_buffers", self.disagg.buffers, (2..=4096).contains(&self.disagg.buffers), "use 2 to 4096"),
+            (
+                "migration_buffers",
+                self.migration.buffers,
+                (2..=4096).contains(&self.migration.buffers),
+                "use 2 to 4096",
+            ),
             ("max_connections", self.max_connections, self.max_connections > 0, "use at least 1"),
         ];
         if let Some((name, value, _, rule)) = rules.into_iter().find(|(_, _, holds, _)| !holds) {
@@ -175,7 +187,7 @@ impl EngineConfig {
     /// Other engines may ask what KV this one computes.
     #[must_use]
     pub fn moves_kv(&self) -> bool {
-        self.disagg.role != Role::Unified
+        self.disagg.role != Role::Unified || self.migration.listen.is_some()
     }
 
     /// Serves this model, under the folder's name.

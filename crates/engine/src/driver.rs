@@ -12,17 +12,20 @@ use crate::kv_events::CachedNames;
 use crate::kv_events::publish::Sink;
 use crate::lockstep::Lockstep;
 use crate::mailbox::{Mailbox, Ticket};
+use crate::migration::desk::{Answer, Desk, Heard, Post, Verb};
+use crate::migration::notes::Head;
 use crate::request::Request;
 use crate::sequence::{RidGuard, RidSet, Sequence};
 use crate::stats::Stats;
-use crate::transfer::Identity;
+use crate::transfer::{Identity, Pool};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// Why a request was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,6 +58,24 @@ enum Command {
     Cached {
         done: oneshot::Sender<Vec<CachedNames>>,
     },
+    Migrate {
+        id: String,
+        verb: Verb,
+        wait: bool,
+        answer: Answer,
+    },
+    /// A source has connected.
+    Link {
+        head: Box<Head>,
+        expected: oneshot::Sender<bool>,
+    },
+    /// On the connection of a migration. The place is one of those that bound what lies here.
+    Heard {
+        id: String,
+        at_source: bool,
+        heard: Heard,
+        place: Option<OwnedSemaphorePermit>,
+    },
 }
 
 #[derive(Default)]
@@ -79,6 +100,8 @@ struct Shared {
     inbox_limit: usize,
 }
 
+mod migrating;
+
 /// Submits, aborts and observes. Cheap to clone; the engine runs until [`Engine`] is dropped.
 #[derive(Clone)]
 pub struct EngineHandle(Arc<Shared>);
@@ -89,6 +112,7 @@ pub struct Engine {
     thread: Option<JoinHandle<()>>,
     size: Size,
     identity: Option<Identity>,
+    posts: Mutex<Option<UnboundedReceiver<Post>>>,
 }
 
 /// What the engine was built with; of each rank, but for the weights that they share.
@@ -135,11 +159,14 @@ impl Engine {
         let handle = EngineHandle(Arc::clone(&shared));
         let size = lockstep.size(config.page_tokens);
         let delay = config.step_delay;
+        let pool = Pool::new(lockstep.ranks[0].page_bytes(), config.migration.buffers);
+        let (carry, posts) = unbounded_channel();
+        let desk = Desk::new(Arc::clone(&shared.rids), pool);
         let thread = std::thread::Builder::new()
             .name("engine-step".to_owned())
-            .spawn(move || run(lockstep, &shared, delay))
+            .spawn(move || run(lockstep, desk, &shared, delay, &carry))
             .map_err(EngineError::Thread)?;
-        Ok(Engine { handle, thread: Some(thread), size, identity })
+        Ok(Engine { handle, thread: Some(thread), size, identity, posts: Mutex::new(Some(posts)) })
     }
 
     #[must_use]
@@ -156,6 +183,11 @@ impl Engine {
     #[must_use]
     pub fn identity(&self) -> Option<Identity> {
         self.identity
+    }
+
+    /// What migrations have to send; can be taken once.
+    pub(crate) fn take_posts(&self) -> Option<UnboundedReceiver<Post>> {
+        self.posts.lock().take()
     }
 
     /// Ends the step loop after its current step; everything in flight is aborted.
@@ -284,7 +316,7 @@ impl EngineHandle {
 /// one that waits for transfers whether their readers are still there.
 const POLL: Duration = Duration::from_millis(5);
 
-fn run(mut lockstep: Lockstep, shared: &Shared, delay: Duration) {
+fn run(mut lockstep: Lockstep, mut desk: Desk, shared: &Shared, delay: Duration, carry: &UnboundedSender<Post>) {
     let mut crash = CrashWatch::default();
     let mut stuck = false;
     loop {
@@ -292,7 +324,11 @@ fn run(mut lockstep: Lockstep, shared: &Shared, delay: Duration) {
             let mut inbox = shared.inbox.lock();
             if lockstep.is_idle() && inbox.commands.is_empty() {
                 while inbox.commands.is_empty() && !inbox.stop {
-                    shared.bell.wait(&mut inbox);
+                    match desk.wakes_in() {
+                        None => shared.bell.wait(&mut inbox),
+                        Some(after) if shared.bell.wait_for(&mut inbox, after).timed_out() => break,
+                        Some(_) => {}
+                    }
                 }
                 lockstep.resume();
             }
@@ -313,7 +349,12 @@ fn run(mut lockstep: Lockstep, shared: &Shared, delay: Duration) {
             std::mem::take(&mut inbox.commands)
         };
         for command in commands {
-            obey(&mut lockstep, command);
+            obey(&mut lockstep, &mut desk, command);
+        }
+        desk.turn(&mut lockstep.ranks);
+        for post in desk.posts() {
+            // Without a carrier nothing is ever begun that would be posted.
+            let _ = carry.send(post);
         }
         lockstep.press(shared.faults.kv_pressure());
         // Before the step as well: whoever has seen a token of a request finds the request counted.
@@ -342,16 +383,28 @@ fn tell(lockstep: &Lockstep, shared: &Shared) {
     }
 }
 
-fn obey(lockstep: &mut Lockstep, command: Command) {
+fn obey(lockstep: &mut Lockstep, desk: &mut Desk, command: Command) {
     match command {
         Command::Submit { rank, sequence, leg: None } => lockstep.ranks[rank].submit(*sequence),
         Command::Submit { rank, sequence, leg: Some(leg) } => lockstep.ranks[rank].submit_leg(*sequence, leg),
-        Command::Abort { prefix } => lockstep.ranks.iter_mut().for_each(|core| core.abort(prefix.as_deref())),
         Command::Cached { done } => {
             let _ = done.send(lockstep.ranks.iter_mut().map(Core::cached).collect());
         }
+        Command::Abort { prefix } => {
+            lockstep.ranks.iter_mut().for_each(|core| core.abort(prefix.as_deref()));
+            desk.cancel(prefix.as_deref(), &mut lockstep.ranks);
+        }
+        Command::Migrate { id, verb, wait, answer } => desk.obey(&id, verb, wait, answer, &mut lockstep.ranks),
+        Command::Link { head, expected } => {
+            // The caller may be gone; its connection is then lost.
+            let _ = expected.send(desk.link(*head, &mut lockstep.ranks));
+        }
+        Command::Heard { id, at_source, heard, place } => {
+            desk.hear(&id, at_source, heard, &mut lockstep.ranks);
+            drop(place);
+        }
         Command::Flush { done } => {
-            let idle = lockstep.is_idle();
+            let idle = lockstep.is_idle() && !desk.is_busy();
             if idle {
                 for core in &mut lockstep.ranks {
                     core.scheduler.blocks.flush();

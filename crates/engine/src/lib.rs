@@ -19,8 +19,7 @@ pub mod kernels;
 pub mod kv_events;
 mod lockstep;
 mod mailbox;
-#[expect(dead_code, reason = "its verbs come with the next change")]
-mod migration;
+pub mod migration;
 pub mod model;
 pub mod namespace;
 pub mod refusal;

@@ -12,9 +12,33 @@
 //! - `notes`: what the two engines say to each other besides pages.
 //! - `carrier`: the connections.
 
+pub(crate) mod carrier;
 pub(crate) mod desk;
 mod incoming;
-mod notes;
+pub(crate) mod notes;
 mod outgoing;
 pub(crate) mod protocol;
 pub(crate) mod report;
+
+use crate::transfer::Secret;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Settings of an engine that gives running requests to others and takes theirs.
+#[derive(Clone, Debug)]
+pub struct MigrationConfig {
+    /// Where sources connect; port 0 takes a free one, `reserve` tells which. `None`: no migrations.
+    pub listen: Option<SocketAddr>,
+    /// What both engines must know. `None`: nothing.
+    pub secret: Option<Secret>,
+    /// Longest silence of the other engine.
+    pub deadline: Duration,
+    /// Buffers of about a megabyte for pages on their way, all migrations together.
+    pub buffers: usize,
+}
+
+impl Default for MigrationConfig {
+    fn default() -> Self {
+        MigrationConfig { listen: None, secret: None, deadline: Duration::from_secs(5), buffers: 16 }
+    }
+}

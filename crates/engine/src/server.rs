@@ -5,9 +5,11 @@ use crate::disagg::{Role, Service};
 use crate::driver::Engine;
 use crate::faults::FaultSwitch;
 use crate::kv_events::publish::Streams;
+use crate::migration::carrier::Carrier;
 use crate::text::Text;
+use crate::transfer::{Pool, Terms};
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Query, Request as HttpRequest, State as Extract};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request as HttpRequest, State as Extract};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -36,6 +38,7 @@ mod info;
 mod listener;
 mod logprobs;
 mod metrics;
+mod migrations;
 mod params;
 mod prompts;
 mod sse;
@@ -47,6 +50,8 @@ pub(crate) struct State {
     pub(crate) engine: Engine,
     /// On a prefill or decode engine.
     pub(crate) disagg: Option<Service>,
+    /// Where migrations are on.
+    pub(crate) carrier: Option<Carrier>,
     pub(crate) faults: FaultSwitch,
     /// `None`: none are published.
     pub(crate) kv_events: Option<Arc<Streams>>,
@@ -94,6 +99,7 @@ pub async fn serve(
         ),
         _ => None,
     };
+    let carrier = carrier(&config, &engine, &faults).await?;
     let started_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let state = Arc::new(State {
         vocab_tokens: config.model.vocab_tokens,
@@ -101,6 +107,7 @@ pub async fn serve(
         config,
         engine,
         disagg,
+        carrier,
         faults,
         kv_events: kv_events.map(Arc::new),
         started_s,
@@ -114,6 +121,23 @@ pub async fn serve(
         streams.close().await;
     }
     Ok(())
+}
+
+/// Opens the migration port, where there is one.
+async fn carrier(config: &EngineConfig, engine: &Engine, faults: &FaultSwitch) -> Result<Option<Carrier>, EngineError> {
+    let migration = &config.migration;
+    let (Some(address), Some(identity), Some(posts)) = (migration.listen, engine.identity(), engine.take_posts())
+    else {
+        return Ok(None);
+    };
+    let terms = Terms {
+        identity,
+        secret: migration.secret.clone(),
+        deadline: migration.deadline,
+        pool: Pool::new(identity.page_bytes as usize, migration.buffers),
+    };
+    let started = Carrier::start(address, terms, engine.handle(), faults.clone(), posts).await;
+    started.map(Some).map_err(|error| EngineError::Migration { address, error })
 }
 
 type Shared = Extract<Arc<State>>;
@@ -137,7 +161,7 @@ fn router(state: &Arc<State>) -> Router {
         )
         .route_layer(from_fn_with_state(Arc::clone(state), refuse_when_faulty));
     let control = Router::new()
-        .route("/openapi.json", get(async || info::openapi()))
+        .route("/openapi.json", get(async |Extract(state): Shared| info::openapi(&state)))
         .route("/v1/models", get(async |Extract(state): Shared| info::models(&state)))
         .route("/v1/loads", get(loads))
         .route("/server_info", get(async |Extract(state): Shared| info::server_info(&state)))
@@ -148,6 +172,22 @@ fn router(state: &Arc<State>) -> Router {
         .route("/detokenize", post(|Extract(state): Shared, Body(body): Body| tokenize::detokenize(state, body)))
         .route("/v1/tokenize", post(|Extract(state): Shared, Body(body): Body| tokenize::tokenize(state, body)))
         .route("/v1/detokenize", post(|Extract(state): Shared, Body(body): Body| tokenize::detokenize(state, body)))
+        .route("/plimsoll/v1/migrations", get(|Extract(state): Shared| migrations::list(state)))
+        .route(
+            "/plimsoll/v1/migrations/{id}",
+            get(|Extract(state): Shared, Path(id): Path<String>| migrations::look(state, id)),
+        )
+        .route(
+            "/plimsoll/v1/migrations/{id}/{verb}",
+            post(
+                |Extract(state): Shared,
+                 Path((id, verb)): Path<(String, String)>,
+                 headers: HeaderMap,
+                 Body(body): Body| {
+                    async move { migrations::verb(state, id, verb, headers, &body).await }
+                },
+            ),
+        )
         .route("/abort_request", post(async |Extract(state): Shared, Body(body): Body| admin::abort(&state, &body)))
         .route(
             "/flush_cache",

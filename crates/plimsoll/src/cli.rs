@@ -28,7 +28,7 @@ pub enum Command {
     /// Run the gateway
     Serve(ServeArgs),
     /// Run one built-in engine
-    Engine(EngineArgs),
+    Engine(Box<EngineArgs>),
     /// What a prefix cache could give: hit rates of a trace for every cache size
     Funnel(FunnelArgs),
     /// Check a config and say what would happen
@@ -145,6 +145,9 @@ pub struct EngineArgs {
     pub step_delay_ms: u64,
     #[command(flatten)]
     pub kv_events: KvEventsArgs,
+    /// Give running requests to other engines and take theirs: where those connect; port 0 takes a free one
+    #[arg(long, value_name = "ADDR")]
+    pub migration_listen: Option<SocketAddr>,
     /// Serve `/admin/faults`, which makes the engine misbehave on purpose
     #[arg(long)]
     pub faults: bool,

@@ -24,7 +24,7 @@ pub fn run(cli: cli::Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Demo(args) => commands::demo::run(args),
         Command::Serve(args) => commands::serve::run(args),
-        Command::Engine(args) => commands::engine::run(args),
+        Command::Engine(args) => commands::engine::run(*args),
         Command::Funnel(args) => commands::funnel::run(&args),
         Command::Check(args) => commands::check::run(&args),
         Command::Version(args) => commands::version::run(&args),

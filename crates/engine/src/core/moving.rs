@@ -53,7 +53,6 @@ impl Core {
         self.model.config().vocab_tokens
     }
 
-    #[cfg(test)]
     pub(crate) fn page_bytes(&self) -> usize {
         self.kv.page_bytes()
     }

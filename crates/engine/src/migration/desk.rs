@@ -4,12 +4,15 @@
 //! there; parcels go to the carrier, which moves them on the runtime. Every record ends by itself, see
 //! [`super::protocol`], and is remembered for a while so that a repeated verb is answered like the first.
 
-use super::incoming::{Attached, Incoming, Reservation};
+pub(crate) use super::incoming::Attached;
+use super::incoming::{Incoming, Reservation};
 use super::notes::{Head, Note};
 use super::outgoing::Outgoing;
+use super::protocol::Fence;
+use super::protocol::source::State as SourceState;
 use super::protocol::source::{self, Source};
+use super::protocol::target::State as TargetState;
 use super::protocol::target::{self, Target};
-use super::protocol::{Fence, source::State as SourceState};
 use super::report::{Endpoint, Report, Seal, VerbError};
 use crate::core::Core;
 use crate::sequence::{RidGuard, RidSet};
@@ -27,12 +30,15 @@ pub(crate) mod tests;
 const MOST_LIVE: usize = 64;
 /// Migrations under way and remembered on each side.
 const MOST_KNOWN: usize = 1024;
+/// How often a frozen request looks for a free buffer.
+const BUFFER_POLL: Duration = Duration::from_millis(1);
 /// How long the end of one is remembered.
 const REMEMBER: Nanos = Nanos::from_secs(60);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Verb {
     Look,
+    List,
     // At the source.
     Offer {
         rid: String,
@@ -46,7 +52,7 @@ pub(crate) enum Verb {
     },
     Freeze {
         delta: bool,
-        commit: bool,
+        commit: source::When,
     },
     Delta,
     Commit,
@@ -63,11 +69,15 @@ pub(crate) enum Verb {
         expected: Option<Box<Seal>>,
         from_token: Option<usize>,
     },
+    /// Reads what the request says here once it runs here; decides nothing.
+    Follow {
+        from_token: Option<usize>,
+    },
     // At whichever side it is.
     Abort,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Reserve {
     pub(crate) rid: String,
     /// Prompt and output so far.
@@ -80,6 +90,9 @@ pub(crate) struct Reserve {
     pub(crate) chain: Vec<Digest>,
     pub(crate) page_tokens: usize,
     pub(crate) rank: Option<usize>,
+    /// Where the source finds this engine.
+    pub(crate) host: String,
+    pub(crate) port: u16,
     pub(crate) reserve: Nanos,
     pub(crate) ready: Nanos,
     pub(crate) linger: Duration,
@@ -89,6 +102,7 @@ pub(crate) struct Reserve {
 pub(crate) enum Reply {
     Report(Box<Report>),
     Reader(Box<Attached>),
+    List(Vec<Report>),
 }
 
 pub(crate) type Answer = oneshot::Sender<Result<Reply, VerbError>>;
@@ -122,20 +136,23 @@ pub(crate) enum Heard {
 pub(crate) struct Desk {
     outgoing: BTreeMap<String, Outgoing>,
     incoming: BTreeMap<String, Incoming>,
-    /// Verbs that wait for the target's word.
-    waiting: Vec<(String, Answer)>,
+    waiting: Vec<Waiting>,
     posts: Vec<Post>,
     rids: RidSet,
     pool: Pool,
-    /// Where sources find this engine.
-    host: String,
-    port: u16,
     began: Instant,
 }
 
+/// A verb that is answered when something has happened.
+struct Waiting {
+    id: String,
+    /// To be obeyed then; `None`: has been obeyed, and its effect is waited for.
+    verb: Option<Verb>,
+    answer: Answer,
+}
+
 impl Desk {
-    /// `host` and `port` are what `reserve` tells the source; see the carrier.
-    pub(crate) fn new(rids: RidSet, pool: Pool, host: String, port: u16) -> Self {
+    pub(crate) fn new(rids: RidSet, pool: Pool) -> Self {
         Desk {
             outgoing: BTreeMap::new(),
             incoming: BTreeMap::new(),
@@ -143,8 +160,6 @@ impl Desk {
             posts: Vec::new(),
             rids,
             pool,
-            host,
-            port,
             began: Instant::now(),
         }
     }
@@ -153,22 +168,19 @@ impl Desk {
         Nanos(self.began.elapsed().as_nanos() as u64)
     }
 
-    /// Sequences are held or on their way.
+    /// Sequences are being moved.
     pub(crate) fn is_busy(&self) -> bool {
         self.outgoing.values().any(|one| !one.is_over()) || self.incoming.values().any(Incoming::holds)
     }
 
-    /// Something is left to ship and waits for a buffer.
-    pub(crate) fn is_pressing(&self) -> bool {
-        self.outgoing.values().any(Outgoing::is_pressing)
-    }
-
-    /// Until something ends by itself.
+    /// Until something ends by itself, or a buffer may be free that is waited for.
     pub(crate) fn wakes_in(&self) -> Option<Duration> {
         let deadlines =
             self.outgoing.values().map(Outgoing::deadline).chain(self.incoming.values().map(Incoming::deadline));
         let next = deadlines.min().filter(|next| *next < Nanos::MAX)?;
-        Some(Duration::from_nanos(next.since(self.now()).0))
+        let after = Duration::from_nanos(next.since(self.now()).0);
+        let is_pressing = self.outgoing.values().any(Outgoing::is_pressing);
+        Some(if is_pressing { after.min(BUFFER_POLL) } else { after })
     }
 
     /// What is to be sent now.
@@ -176,18 +188,39 @@ impl Desk {
         std::mem::take(&mut self.posts)
     }
 
-    /// Obeys a verb. With `wait`, `freeze` and `delta` are answered when the target has confirmed, or will not.
+    /// Obeys a verb. With `wait`, `freeze` and `delta` are answered when the target has confirmed, or will not;
+    /// `take_over` and `follow` when they can be obeyed, or never will.
     pub(crate) fn obey(&mut self, id: &str, verb: Verb, wait: bool, answer: Answer, cores: &mut [Core]) {
         self.watch(cores);
+        let id = id.to_owned();
+        if wait && self.is_early(&id, &verb) {
+            self.waiting.push(Waiting { id, verb: Some(verb), answer });
+            return;
+        }
         let waits = wait && matches!(verb, Verb::Freeze { .. } | Verb::Delta);
-        let result = self.dispatch(id, verb, cores);
-        self.ship(cores);
-        if waits && result.is_ok() && self.outgoing.get(id).is_some_and(|one| one.state() == SourceState::Frozen) {
-            self.waiting.push((id.to_owned(), answer));
+        let result = self.dispatch(&id, verb, cores);
+        if waits && result.is_ok() && self.is_frozen(&id) {
+            self.waiting.push(Waiting { id, verb: None, answer });
             return;
         }
         // The caller may be gone.
         let _ = answer.send(result);
+    }
+
+    fn is_frozen(&self, id: &str) -> bool {
+        self.outgoing.get(id).is_some_and(|one| one.state() == SourceState::Frozen)
+    }
+
+    /// The verb does not fit yet, but may later.
+    fn is_early(&self, id: &str, verb: &Verb) -> bool {
+        let Some(state) = self.incoming.get(id).map(Incoming::state) else { return false };
+        match verb {
+            Verb::TakeOver { .. } => matches!(state, TargetState::Reserved | TargetState::Receiving),
+            Verb::Follow { .. } => {
+                matches!(state, TargetState::Reserved | TargetState::Receiving | TargetState::Ready)
+            }
+            _ => false,
+        }
     }
 
     /// What the other engine sent, or that it is gone.
@@ -210,7 +243,7 @@ impl Desk {
                 Heard::Lost => one.lose_link(now, core, out),
             }
         }
-        self.answer_waiting();
+        self.answer_waiting(cores);
     }
 
     /// A source has connected. False: it is not expected.
@@ -244,7 +277,7 @@ impl Desk {
         self.outgoing.retain(|_, one| one.tick(now, &mut cores[one.rank], out));
         self.incoming.retain(|_, one| one.tick(now, &mut cores[one.rank], out));
         self.ship(cores);
-        self.answer_waiting();
+        self.answer_waiting(cores);
     }
 
     fn watch(&mut self, cores: &mut [Core]) {
@@ -257,26 +290,44 @@ impl Desk {
         }
     }
 
-    fn ship(&mut self, cores: &[Core]) {
+    fn ship(&mut self, cores: &mut [Core]) {
+        let now = self.now();
         for one in self.outgoing.values_mut() {
-            one.ship(&cores[one.rank], &self.pool, &mut self.posts);
+            one.ship(now, &mut cores[one.rank], &self.pool, &mut self.posts);
         }
     }
 
-    fn answer_waiting(&mut self) {
-        let now = self.now();
-        for (id, answer) in std::mem::take(&mut self.waiting) {
-            match self.outgoing.get(&id) {
-                Some(one) if one.state() == SourceState::Frozen => self.waiting.push((id, answer)),
-                Some(one) => drop(answer.send(Ok(Reply::Report(Box::new(one.report(now)))))),
-                None => drop(answer.send(Err(VerbError::Unknown))),
+    fn answer_waiting(&mut self, cores: &mut [Core]) {
+        for mut waiting in std::mem::take(&mut self.waiting) {
+            let id = waiting.id.clone();
+            let is_due = match &waiting.verb {
+                Some(verb) => !self.is_early(&id, verb),
+                None => !self.is_frozen(&id),
+            };
+            if waiting.answer.is_closed() {
+                // Nobody waits: it must not be obeyed any more.
+                continue;
             }
+            if !is_due {
+                self.waiting.push(waiting);
+                continue;
+            }
+            let result = match waiting.verb.take() {
+                Some(verb) => self.dispatch(&id, verb, cores),
+                None => self.report(&id).map(|report| Reply::Report(Box::new(report))),
+            };
+            let _ = waiting.answer.send(result);
         }
     }
 
     fn dispatch(&mut self, id: &str, verb: Verb, cores: &mut [Core]) -> Result<Reply, VerbError> {
         match verb {
             Verb::Look => {}
+            Verb::List => {
+                let now = self.now();
+                let outgoing = self.outgoing.values().map(|one| one.report(now));
+                return Ok(Reply::List(outgoing.chain(self.incoming.values().map(|one| one.report(now))).collect()));
+            }
             Verb::Offer { rid, ship, freeze, commit } => {
                 return self.offer(id, &rid, source::Limits { ship, freeze, commit, remember: REMEMBER }, cores);
             }
@@ -311,12 +362,19 @@ impl Desk {
                     one.compare(&expected)?;
                 }
                 self.ask_target(id, "take_over", target::Ask::TakeOver(warrant), cores)?;
-                let from = |one: &Incoming| one.attach(from_token.unwrap_or_else(|| one.handed_over_at()));
-                let attached = self.incoming.get(id).and_then(from).ok_or(VerbError::Unknown)?;
-                return Ok(Reply::Reader(Box::new(attached)));
+                return self.attach(id, "take_over", from_token);
             }
+            Verb::Follow { from_token } => return self.attach(id, "follow", from_token),
         }
+        // What a verb sets off is done when it is reported.
+        self.ship(cores);
         self.report(id).map(|report| Reply::Report(Box::new(report)))
+    }
+
+    fn attach(&self, id: &str, verb: &'static str, from_token: Option<usize>) -> Result<Reply, VerbError> {
+        let one = self.incoming.get(id).ok_or(VerbError::Unknown)?;
+        let attached = one.attach(from_token.unwrap_or_else(|| one.handed_over_at()));
+        attached.map(|attached| Reply::Reader(Box::new(attached))).ok_or_else(|| one.refuse(verb))
     }
 
     fn report(&self, id: &str) -> Result<Report, VerbError> {
@@ -423,7 +481,7 @@ impl Desk {
         let chain = &ask.chain[..matchable.min(ask.chain.len())];
         let (pages, have) = cores[rank].reserve(chain, pages).map_err(VerbError::NoRoom)?;
         let key = format!("{:032x}", rand::random::<u128>());
-        let endpoint = Endpoint { host: self.host.clone(), port: self.port, key };
+        let endpoint = Endpoint { host: ask.host.clone(), port: ask.port, key };
         let limits = target::Limits { reserve: ask.reserve, ready: ask.ready, remember: REMEMBER };
         let machine = Target::new(self.now(), limits);
         let found = chain[..have].to_vec();

@@ -11,6 +11,7 @@ use super::report::{Endpoint, Report, Seal, VerbError};
 use crate::core::Core;
 use crate::mailbox::{Mailbox, Ticket, Update};
 use crate::request::{Request, Task};
+use crate::sampling::logprobs::LogprobAsk;
 use crate::sequence::{RidGuard, Sequence};
 use crate::transfer::{Page, Pages};
 use plimsoll_cache::Digest;
@@ -76,6 +77,8 @@ pub(crate) struct Attached {
     pub(crate) ticket: Ticket,
     /// What it has already.
     pub(crate) had: Update,
+    /// What it is told besides.
+    pub(crate) logprobs: Option<LogprobAsk>,
 }
 
 impl Incoming {
@@ -168,6 +171,15 @@ impl Incoming {
         self.seal.as_ref().map_or(0, |seal| seal.output_tokens)
     }
 
+    /// Why a verb cannot be obeyed now.
+    pub(crate) fn refuse(&self, verb: &'static str) -> VerbError {
+        let (state, why) = self.words();
+        match self.state() {
+            State::Aborted(_) => VerbError::Over { state, why },
+            _ => VerbError::WrongState { verb, role: "target", state },
+        }
+    }
+
     /// A reader that has the first `tokens` tokens of the output. `None` before the take-over.
     pub(crate) fn attach(&self, tokens: usize) -> Option<Attached> {
         let mailbox = self.mailbox.as_ref().filter(|_| matches!(self.state(), State::TakenOver | State::Done))?;
@@ -181,7 +193,8 @@ impl Incoming {
             done: false,
             place: Some(place),
         };
-        Some(Attached { ticket, had })
+        let logprobs = self.head.as_ref().and_then(|head| head.params.logprobs.clone());
+        Some(Attached { ticket, had, logprobs })
     }
 
     /// The source has connected and says what it brings. False: it is not the one that is waited for.
@@ -209,7 +222,10 @@ impl Incoming {
                 Ok(()) => return self.machine.progress(now),
                 Err(Bad) => News::Bad,
             },
-            Note::Last(last) => self.finish(&last, core).map_or(News::Bad, News::Complete),
+            Note::Last(last) => match self.finish(&last, core) {
+                Some(fence) => News::Complete { fence, direct: last.direct },
+                None => News::Bad,
+            },
             Note::Aborted => News::SourceAborted,
             Note::Head(_) | Note::Confirmed(_) | Note::Refused(_) => News::Bad,
         };

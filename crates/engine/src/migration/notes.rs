@@ -74,6 +74,8 @@ impl OwnerNote {
 pub(crate) struct Last {
     pub(crate) seal: Seal,
     pub(crate) fence: String,
+    /// The source has committed with this: the target takes over when it agrees.
+    pub(crate) direct: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -211,6 +211,12 @@ impl Outgoing {
             // Cannot happen while `watch` comes first; and must not leave a frozen nothing.
             self.learn(now, News::RequestEnded, core, out);
         }
+        debug_assert_eq!(self.machine.emits(), self.frozen.is_none() && !self.is_handed_over(), "{:?}", self.state());
+    }
+
+    /// The request is not here any more, or was over.
+    fn is_handed_over(&self) -> bool {
+        matches!(self.state(), State::Released | State::Ended)
     }
 
     fn release(&mut self, core: &mut Core) {
@@ -246,7 +252,7 @@ impl Outgoing {
 
     /// Ships what can be shipped now: while the sequence runs one buffer of committed pages, so that the steps are not
     /// held up; after the freeze all that is left, and the last word.
-    pub(crate) fn ship(&mut self, core: &Core, pool: &Pool, out: &mut Vec<Post>) {
+    pub(crate) fn ship(&mut self, now: Nanos, core: &mut Core, pool: &Pool, out: &mut Vec<Post>) {
         if !self.is_linked || !matches!(self.machine.state(), State::Shipping | State::Frozen) {
             return;
         }
@@ -269,7 +275,11 @@ impl Outgoing {
                 self.ship_last(sequence, core, pool, out);
             }
         }
+        let is_sent = frozen.is_some() && self.seal.is_some();
         self.frozen = frozen;
+        if is_sent {
+            self.learn(now, News::Sent, core, out);
+        }
     }
 
     fn ship_tokens(&mut self, sequence: &Sequence, out: &mut Vec<Post>) {
@@ -304,7 +314,7 @@ impl Outgoing {
             visible_bytes: sequence.visible_bytes(),
         };
         self.seal = Some(seal.clone());
-        let last = Last { seal, fence: fence_text(self.machine.fence()) };
+        let last = Last { seal, fence: fence_text(self.machine.fence()), direct: self.machine.is_direct() };
         self.post(Send::Note(Note::Last(Box::new(last))), out);
         self.wants_delta = false;
     }

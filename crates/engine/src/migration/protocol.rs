@@ -1,7 +1,8 @@
 //! Who may emit: the two halves of a migration as pure state machines.
 //!
 //! The rule is one baton. The source has it at first; `commit` takes it from the source and gives the driver the *fence*;
-//! `take_over` with the fence gives it to the target. In between nobody has it. It goes back to the source only when the
+//! `take_over` with the fence gives it to the target. In between nobody has it. (Or, when the driver wants the shortest
+//! pause, the source commits with its last word and the target takes over with it, see [`source::When::Sent`].) It goes back to the source only when the
 //! target can never get it: the target has aborted (which is for ever), or the driver says that it is gone. No clock is
 //! part of this, so no delay, pause or drift can let two sides emit; clocks only decide when to give up.
 //!

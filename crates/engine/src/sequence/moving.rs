@@ -25,6 +25,9 @@ impl Sequence {
             {
                 Err("log-probabilities of the prompt are being computed: try again after the first token")
             }
+            Job::Generate(_) if self.outbound.is_some() => {
+                Err("a prefill leg is not moved: it ends with its first token")
+            }
             Job::Generate(_) => Ok(()),
         }
     }

@@ -11,6 +11,7 @@ use super::params::{
 use super::prompts::{beside, encode};
 use super::sse::{self, Framer, push_event};
 use crate::mailbox::{Ticket, Update};
+use crate::migration::desk::Attached;
 use crate::request::{Finish, Request, Task};
 use crate::sampling::SamplingParams;
 use axum::Json;
@@ -40,8 +41,9 @@ pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, A
     let forms: Vec<Form> = requests.iter().map(|request| Form::of(request, &state, texts)).collect();
     let tickets = state.submit_all(&fields, requests)?;
     if stream {
+        let incremental = state.config.incremental_streaming;
         let parts = tickets.into_iter().zip(forms).enumerate().map(|(index, (ticket, form))| {
-            let framer = Chunks { form, index: list.then_some(index), whole: Update::default() };
+            let framer = Chunks { form, incremental, index: list.then_some(index), whole: Update::default() };
             (ticket, Box::new(framer) as Box<dyn Framer>)
         });
         return Ok(sse::response(&state, parts.collect(), |_| {}));
@@ -131,8 +133,18 @@ fn inputs(state: &State, fields: &Fields) -> Result<Inputs, ApiError> {
     Ok(Inputs { prompts, name, batch })
 }
 
+/// The stream of a request that came by migration, from where its reader is.
+pub(crate) fn go_on(state: &Arc<State>, attached: Attached, incremental: bool) -> Response {
+    let Attached { ticket, had, logprobs } = attached;
+    let logprobs = logprobs.map(|ask| Native { ask, texts: false, first: 0 });
+    let form = Form { state: Arc::clone(state), logprobs };
+    let framer = Chunks { form, incremental, index: None, whole: had };
+    sse::response(state, vec![(ticket, Box::new(framer) as Box<dyn Framer>)], |_| {})
+}
+
 struct Chunks {
     form: Form,
+    incremental: bool,
     index: Option<usize>,
     /// Everything so far.
     whole: Update,
@@ -141,7 +153,7 @@ struct Chunks {
 impl Framer for Chunks {
     fn frame(&mut self, ticket: &Ticket, update: &Update, out: &mut String) {
         self.whole.absorb(update.clone());
-        let shown = if self.form.state.config.incremental_streaming { update } else { &self.whole };
+        let shown = if self.incremental { update } else { &self.whole };
         push_event(out, &self.form.chunk(ticket, shown, &self.whole, self.index));
     }
 }

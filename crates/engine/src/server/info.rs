@@ -51,9 +51,11 @@ const PATHS: &[(&str, &str)] = &[
     ("/admin/faults", "post"),
 ];
 
-pub(crate) fn openapi() -> Json<Value> {
+pub(crate) fn openapi(state: &State) -> Json<Value> {
+    let migrations = state.carrier.is_some().then_some(&("/plimsoll/v1/migrations", "get"));
     let paths: serde_json::Map<String, Value> = PATHS
         .iter()
+        .chain(migrations)
         .map(|(path, method)| ((*path).to_owned(), json!({*method: {"responses": {"200": {"description": "OK"}}}})))
         .collect();
     Json(json!({"openapi": "3.1.0", "info": {"title": "plimsoll engine", "version": VERSION}, "paths": paths}))
@@ -148,6 +150,7 @@ pub(crate) fn server_info(state: &State) -> Json<Value> {
         "internal_states": internal_states(state),
         "kv_events": state.kv_events.as_ref().map(|streams| streams.descriptor(size.page_tokens)),
         "kv_events_config": state.kv_events.as_ref().map(|streams| streams.config_json()),
+        "migration": state.carrier.as_ref().map(|carrier| json!({"port": carrier.address().port()})),
     }))
 }
 

@@ -45,14 +45,7 @@ impl Server {
     }
 
     pub(crate) fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> Answer {
-        let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let head =
-            format!("{method} {path} HTTP/1.1\r\nhost: engine\r\ncontent-length: {}\r\n{headers}\r\n", body.len());
-        stream.write_all(head.as_bytes()).unwrap();
-        // A server may answer and close before it has read a refused body.
-        let _ = stream.write_all(body.as_bytes());
-        Answer::read_head(stream)
+        send(self.address, method, path, headers, body)
     }
 
     pub(crate) fn post(&self, path: &str, body: &Value) -> Answer {
@@ -105,6 +98,17 @@ impl Server {
             thread.join().unwrap();
         }
     }
+}
+
+/// Sends a request and reads the head of its answer.
+pub(crate) fn send(address: SocketAddr, method: &str, path: &str, headers: &str, body: &str) -> Answer {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: engine\r\ncontent-length: {}\r\n{headers}\r\n", body.len());
+    stream.write_all(head.as_bytes()).unwrap();
+    // A server may answer and close before it has read a refused body.
+    let _ = stream.write_all(body.as_bytes());
+    Answer::read_head(stream)
 }
 
 impl Drop for Server {

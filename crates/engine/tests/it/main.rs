@@ -11,6 +11,7 @@ mod independent;
 mod kv_events;
 mod lifecycle;
 mod logprobs;
+mod migration;
 mod ranks;
 mod streams;
 mod text;

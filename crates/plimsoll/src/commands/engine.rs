@@ -3,6 +3,7 @@
 use crate::cli::EngineArgs;
 use crate::commands::demo::stdin_guard;
 use crate::{Failure, output, runtime, telemetry};
+use plimsoll_engine::migration::MigrationConfig;
 use plimsoll_engine::model::folder::{self, Folder};
 use plimsoll_engine::model::seeded;
 use plimsoll_engine::text::Text;
@@ -79,6 +80,7 @@ fn config(args: EngineArgs) -> Result<EngineConfig, Failure> {
         default_max_tokens: args.default_max_tokens,
         incremental_streaming: args.incremental_streaming,
         step_delay: Duration::from_millis(args.step_delay_ms),
+        migration: MigrationConfig { listen: args.migration_listen, ..MigrationConfig::default() },
         faults: args.faults,
         drain: Duration::from_millis(args.drain_ms),
         ..base

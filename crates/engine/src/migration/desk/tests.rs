@@ -5,6 +5,7 @@ use super::*;
 use crate::config::EngineConfig;
 use crate::core::tests::{config, sequence};
 use crate::mailbox::{Mailbox, Ticket, Update};
+use crate::migration::protocol::source::When;
 use crate::request::{Finish, Task};
 use crate::sampling::SamplingParams;
 use futures_util::FutureExt;
@@ -26,7 +27,7 @@ impl Side {
         let cores = vec![Core::new(config)];
         let rids = RidSet::default();
         let pool = Pool::new(cores[0].page_bytes(), 4);
-        let desk = Desk::new(Arc::clone(&rids), pool, "here".into(), 1);
+        let desk = Desk::new(Arc::clone(&rids), pool);
         Side { cores, desk, rids, config: config.clone() }
     }
 
@@ -84,7 +85,7 @@ impl Side {
     pub(crate) fn report(&mut self, verb: Verb) -> Report {
         match self.ask(verb).unwrap() {
             Reply::Report(report) => *report,
-            Reply::Reader(_) => panic!("a reader where a report was due"),
+            other => panic!("{other:?} where a report was due"),
         }
     }
 
@@ -145,6 +146,8 @@ pub(crate) fn reserve_for(offered: &Report, growth_tokens: usize) -> Verb {
         chain: offered.chain.iter().flatten().map(|digest| super::super::notes::digest_of(digest).unwrap()).collect(),
         page_tokens: offered.page_tokens,
         rank: None,
+        host: "here".into(),
+        port: 1,
         reserve: seconds(60),
         ready: seconds(60),
         linger: Duration::from_secs(60),
@@ -155,7 +158,7 @@ pub(crate) fn start_to(reserved: &Report) -> Verb {
     Verb::Start { to: reserved.endpoint.clone().unwrap(), first_page: reserved.have_pages }
 }
 
-pub(crate) const FREEZE: Verb = Verb::Freeze { delta: true, commit: false };
+pub(crate) const FREEZE: Verb = Verb::Freeze { delta: true, commit: When::Asked };
 
 pub(crate) fn take_over(fence: &str) -> Verb {
     let fence = super::super::notes::fence_of(fence).unwrap();

@@ -14,14 +14,25 @@ pub(crate) enum Ask {
     Freeze {
         /// Ship the rest at once.
         delta: bool,
-        /// Commit as soon as the target has confirmed.
-        commit: bool,
+        commit: When,
     },
     Delta,
     Commit,
     Release,
     /// Go on here. After a commit with the proof that the target does not.
     Resume(Option<Proof>),
+}
+
+/// When the source commits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum When {
+    /// By the verb.
+    Asked,
+    /// As soon as the target has confirmed.
+    Confirmed,
+    /// With the last word: the baton goes straight to the target, which needs no `take_over`. The shortest pause; but
+    /// from then on a broken connection does not bring the request back.
+    Sent,
 }
 
 /// The driver's word that the target has not taken over and never will: it answered `aborted`, or it is gone.
@@ -33,6 +44,8 @@ pub(crate) struct Proof {
 /// What it learns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum News {
+    /// The last word is on its way to the target, and cannot be taken back.
+    Sent,
     /// The target holds everything, with the same counts and sums.
     Confirmed,
     /// The target gave up its reservation: it will never take over.
@@ -97,8 +110,11 @@ pub(crate) struct Source {
     limits: Limits,
     deadline: Nanos,
     fence: Fence,
-    delta_sent: bool,
-    commit_when_synced: bool,
+    /// The rest shall be shipped, or was.
+    delta_asked: bool,
+    /// The last word is on its way.
+    is_sent: bool,
+    commit: When,
 }
 
 impl Source {
@@ -109,8 +125,9 @@ impl Source {
             limits,
             deadline: now + limits.ship,
             fence,
-            delta_sent: false,
-            commit_when_synced: false,
+            delta_asked: false,
+            is_sent: false,
+            commit: When::Asked,
         }
     }
 
@@ -131,6 +148,11 @@ impl Source {
     /// What the driver is told.
     pub(crate) fn given_fence(&self) -> Option<Fence> {
         matches!(self.state, State::Committed | State::Released).then_some(self.fence)
+    }
+
+    /// The last word shall be the baton.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.commit == When::Sent
     }
 
     /// The sequence may be scheduled here.
@@ -158,16 +180,20 @@ impl Source {
         Ok(match (ask, self.state) {
             (Ask::Start, Offered) => self.enter(now, Shipping, &[Effect::Ship]),
             (Ask::Freeze { delta, commit }, Shipping) => {
-                self.commit_when_synced = commit;
-                self.delta_sent = delta;
+                self.commit = commit;
+                self.delta_asked = delta;
                 let effects = [Effect::Freeze, Effect::SendDelta];
                 self.enter(now, Frozen, if delta { &effects } else { &effects[..1] })
             }
             (Ask::Freeze { delta, commit }, Frozen) => {
-                self.commit_when_synced |= commit;
+                // The last word was not the baton: it cannot become it.
+                let limit = if self.is_sent { When::Confirmed } else { When::Sent };
+                self.commit = self.commit.max(commit.min(limit));
                 self.send_delta(delta)
             }
-            (Ask::Freeze { commit: true, .. } | Ask::Commit, Synced) => self.enter(now, Committed, &[]),
+            (Ask::Freeze { commit: When::Confirmed | When::Sent, .. } | Ask::Commit, Synced) => {
+                self.enter(now, Committed, &[])
+            }
             (Ask::Delta, Frozen) => self.send_delta(true),
             (Ask::Release, Committed) => self.enter(now, Released, &[Effect::Release]),
             (Ask::Start, Shipping | Frozen | Synced | Committed | Released)
@@ -182,16 +208,16 @@ impl Source {
     pub(crate) fn learn(&mut self, now: Nanos, news: News) -> Vec<Effect> {
         use State::{Committed, Ended, Frozen, Offered, Released, Resumed, Shipping, Synced};
         match (news, self.state) {
-            (News::Confirmed, Frozen) if self.delta_sent => {
-                let next = if self.commit_when_synced { Committed } else { Synced };
+            (News::Sent, Frozen) if self.delta_asked => {
+                self.is_sent = true;
+                if self.commit == When::Sent { self.enter(now, Committed, &[]) } else { Vec::new() }
+            }
+            (News::Confirmed, Frozen) if self.is_sent && self.commit == When::Asked => {
                 // One limit for the whole pause, up to the commit.
-                let deadline = self.deadline;
-                self.enter(now, next, &[]);
-                if next == Synced {
-                    self.deadline = deadline;
-                }
+                self.state = Synced;
                 Vec::new()
             }
+            (News::Confirmed, Frozen) if self.is_sent => self.enter(now, Committed, &[]),
             (News::Refused, Shipping) => self.enter(now, Resumed(Why::Refused), &[]),
             (News::Refused, Frozen | Synced | Committed) => self.enter(now, Resumed(Why::Refused), &[Effect::Thaw]),
             (News::LinkLost, Shipping) => self.enter(now, Resumed(Why::LinkLost), &[]),
@@ -234,10 +260,10 @@ impl Source {
     }
 
     fn send_delta(&mut self, wanted: bool) -> Vec<Effect> {
-        if !wanted || self.delta_sent {
+        if !wanted || self.delta_asked {
             return Vec::new();
         }
-        self.delta_sent = true;
+        self.delta_asked = true;
         vec![Effect::SendDelta]
     }
 

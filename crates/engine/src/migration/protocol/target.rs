@@ -1,7 +1,7 @@
 //! The target's half of a migration, without engine, socket or clock.
 //!
 //! It holds pages and a place for a request that it may get. It emits only after `take_over` with the fence, which the
-//! source gives out at its commit. Until then it can give up at any time, for ever: an aborted migration is never taken
+//! source gives out at its commit, or when the source has committed with its last word. Until then it can give up at any time, for ever: an aborted migration is never taken
 //! over, so its word is proof for the source.
 
 use super::{Fence, Refusal, Why};
@@ -28,8 +28,11 @@ pub(crate) enum Warrant {
 pub(crate) enum News {
     /// The source has connected.
     Linked,
-    /// Everything has come and agrees with its sums.
-    Complete(Fence),
+    /// Everything has come and agrees with its sums. `direct`: and the source has committed with it.
+    Complete {
+        fence: Fence,
+        direct: bool,
+    },
     /// What came does not fit or is damaged.
     Bad,
     /// The source goes on itself, or the request is over there.
@@ -141,11 +144,14 @@ impl Target {
         let give_up = [Effect::Free, Effect::TellRefused];
         match (news, self.state) {
             (News::Linked, Reserved | Receiving) => self.enter(now, Receiving, &[]),
-            (News::Complete(fence), Receiving) => {
+            (News::Complete { fence, direct }, Receiving) => {
                 self.fence = Some(fence);
-                self.enter(now, Ready, &[Effect::Confirm])
+                if direct {
+                    self.enter(now, TakenOver, &[Effect::Confirm, Effect::Install])
+                } else {
+                    self.enter(now, Ready, &[Effect::Confirm])
+                }
             }
-            (News::Complete(fence), Ready) if self.fence == Some(fence) => vec![Effect::Confirm],
             (News::Bad, Reserved | Receiving) => self.enter(now, Aborted(Why::Damaged), &give_up),
             (News::Cancelled, Reserved | Receiving | Ready) => self.enter(now, Aborted(Why::Cancelled), &give_up),
             (News::SourceAborted, Reserved | Receiving | Ready) => {

@@ -1,7 +1,7 @@
 //! Every order of everything, on a small world of one source, one target, one driver and a network that loses, repeats
 //! and reorders.
 
-use super::source::{self, Proof, Source};
+use super::source::{self, Proof, Source, When};
 use super::target::{self, Target, Warrant};
 use super::*;
 use plimsoll_core::Nanos;
@@ -18,6 +18,7 @@ const LENGTH: u8 = 3;
 struct Sent {
     linked: bool,
     delta: bool,
+    direct: bool,
     source_aborts: bool,
     confirmed: bool,
     refused: bool,
@@ -29,6 +30,8 @@ struct World {
     source: Option<Source>,
     target: Option<Target>,
     sent: Sent,
+    /// The last word waits for a buffer.
+    pending: bool,
     /// The driver has been told the fence.
     knows_fence: bool,
     /// The driver has been told `aborted` by the target.
@@ -56,6 +59,7 @@ fn world() -> World {
         )),
         target: Some(Target::new(NOW, target::Limits { reserve: zero, ready: zero, remember: zero })),
         sent: Sent::default(),
+        pending: false,
         knows_fence: false,
         knows_aborted: false,
         next: 0,
@@ -80,7 +84,7 @@ impl World {
                     assert!(next.scheduled, "frozen twice");
                     next.scheduled = false;
                 }
-                source::Effect::SendDelta => next.sent.delta = true,
+                source::Effect::SendDelta => next.pending = true,
                 source::Effect::Thaw => {
                     assert!(!next.scheduled && next.source_alive, "thawed what was not frozen");
                     next.scheduled = true;
@@ -137,7 +141,7 @@ impl World {
     fn next(&self) -> Vec<World> {
         let mut into = Vec::new();
         for delta in [true, false] {
-            for commit in [true, false] {
+            for commit in [When::Asked, When::Confirmed, When::Sent] {
                 self.ask_source(source::Ask::Freeze { delta, commit }, &mut into);
             }
         }
@@ -161,7 +165,7 @@ impl World {
         }
         let target_news = [
             (self.sent.linked, target::News::Linked),
-            (self.sent.delta, target::News::Complete(FENCE)),
+            (self.sent.delta, target::News::Complete { fence: FENCE, direct: self.sent.direct }),
             (self.sent.delta, target::News::Bad),
             (self.sent.source_aborts, target::News::SourceAborted),
             (self.sent.linked, target::News::LinkLost),
@@ -202,8 +206,17 @@ impl World {
                     .map(|next| World { running: false, ..next }),
             );
         }
+        into.extend(self.ship_last());
         into.extend(self.emit());
         into
+    }
+
+    /// The last word leaves the source, and with it, perhaps, the baton.
+    fn ship_last(&self) -> Option<World> {
+        let source = self.source.as_ref().filter(|source| source.state() == source::State::Frozen)?;
+        let sent = Sent { delta: true, direct: source.is_direct(), ..self.sent };
+        let next = World { pending: false, sent, ..self.clone() };
+        if self.pending { next.at_source(|source| source.learn(NOW, source::News::Sent)) } else { None }
     }
 
     /// Each side that is scheduled emits the token it believes to be next.
@@ -254,11 +267,13 @@ impl World {
 fn at_most_one_side_emits_and_every_migration_ends() {
     let mut seen = HashSet::from([world()]);
     let mut todo = VecDeque::from([world()]);
-    let (mut moved, mut back_after_commit) = (false, false);
+    let (mut moved, mut direct, mut back_after_commit) = (false, false, false);
     while let Some(here) = todo.pop_front() {
         here.check();
         here.ends();
-        moved |= here.running && here.target_at == LENGTH && here.source_at > 0;
+        let complete = here.running && here.target_at == LENGTH && here.source_at > 0;
+        moved |= complete && here.knows_fence && !here.sent.direct;
+        direct |= complete && !here.knows_fence && here.source.is_some();
         back_after_commit |= here.knows_fence && here.scheduled && here.source_at == LENGTH;
         for next in here.next() {
             if seen.insert(next.clone()) {
@@ -266,7 +281,8 @@ fn at_most_one_side_emits_and_every_migration_ends() {
             }
         }
     }
-    assert!(moved, "no run of the world completes a migration");
+    assert!(moved, "no run of the world completes a migration by its verbs");
+    assert!(direct, "no run of the world completes one that commits with the last word");
     assert!(back_after_commit, "no run of the world comes back after a commit");
     assert!(seen.len() > 1000, "only {} worlds: the check looks at too little", seen.len());
 }
@@ -276,7 +292,9 @@ fn source_in(path: &[source::Ask], confirmed: bool) -> Source {
     let limits = source::Limits { ship: second, freeze: second, commit: second, remember: second };
     let mut source = Source::new(NOW, limits, FENCE);
     for ask in path {
-        source.ask(NOW, *ask).unwrap();
+        if source.ask(NOW, *ask).unwrap().contains(&source::Effect::SendDelta) {
+            source.learn(NOW, source::News::Sent);
+        }
         if confirmed {
             source.learn(NOW, source::News::Confirmed);
         }
@@ -284,7 +302,7 @@ fn source_in(path: &[source::Ask], confirmed: bool) -> Source {
     source
 }
 
-const FREEZE: source::Ask = source::Ask::Freeze { delta: true, commit: false };
+const FREEZE: source::Ask = source::Ask::Freeze { delta: true, commit: When::Asked };
 
 #[test]
 fn a_repeated_verb_has_no_second_effect() {
@@ -314,8 +332,15 @@ fn the_fence_is_given_out_with_the_commit_and_not_before() {
     synced.ask(NOW, source::Ask::Commit).unwrap();
     assert_eq!(synced.given_fence(), Some(FENCE));
     // In one go, for a driver that has no time for another round trip.
-    let once = source_in(&[source::Ask::Start, source::Ask::Freeze { delta: true, commit: true }], true);
+    let once = source_in(&[source::Ask::Start, source::Ask::Freeze { delta: true, commit: When::Confirmed }], true);
     assert_eq!((once.state(), once.given_fence()), (source::State::Committed, Some(FENCE)));
+    // Or with the last word, before the target has said anything.
+    let direct = source_in(&[source::Ask::Start, source::Ask::Freeze { delta: true, commit: When::Sent }], false);
+    assert_eq!((direct.state(), direct.given_fence()), (source::State::Committed, Some(FENCE)));
+    // Once the last word has gone without the baton, it cannot be made one.
+    let later = [source::Ask::Start, FREEZE, source::Ask::Freeze { delta: true, commit: When::Sent }];
+    assert_eq!(source_in(&later, false).state(), source::State::Frozen);
+    assert_eq!(source_in(&later, true).state(), source::State::Committed);
 }
 
 #[test]
@@ -345,7 +370,7 @@ fn an_aborted_target_never_takes_over() {
     let mut target = Target::new(NOW, target::Limits { reserve: second, ready: second, remember: second });
     assert_eq!(target.ask(NOW, target::Ask::Verify), Err(Refusal::WrongState));
     target.learn(NOW, target::News::Linked);
-    target.learn(NOW, target::News::Complete(FENCE));
+    target.learn(NOW, target::News::Complete { fence: FENCE, direct: false });
     let ready = target.clone();
     let take = target::Ask::TakeOver(Warrant::Fence(FENCE));
     assert_eq!(target.ask(NOW, target::Ask::TakeOver(Warrant::Fence(Fence(8)))), Err(Refusal::BadFence));

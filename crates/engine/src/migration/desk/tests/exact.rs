@@ -9,13 +9,14 @@ struct Course {
     /// Steps before the offer, and between start and freeze.
     before: usize,
     shipping: usize,
-    /// The driver takes `freeze` and `commit` in one.
-    at_once: bool,
+    commit: When,
     /// The target has computed the same prompt before: its pages need not come.
     warm: bool,
     /// Other requests beside it, on either side.
     company: bool,
 }
+
+const WHEN: [When; 3] = [When::Asked, When::Confirmed, When::Sent];
 
 fn prompt(tokens: usize) -> Vec<u32> {
     (0..tokens).map(|t| 272 + (t * 31 % 700) as u32).collect()
@@ -63,7 +64,7 @@ fn moved(config: &EngineConfig, params: &SamplingParams, prompt: &[u32], course:
         both_run(&mut source, &mut target, 1);
     }
     let was_over = source.state() == "ended";
-    let read = if was_over { None } else { Some(hand_over(&mut source, &mut target, &mut reader, course.at_once)) };
+    let read = if was_over { None } else { Some(hand_over(&mut source, &mut target, &mut reader, course.commit)) };
     carry(&mut source, &mut target, |_| false);
     for _ in 0..10_000 {
         if source.is_idle() && target.is_idle() {
@@ -82,16 +83,16 @@ fn moved(config: &EngineConfig, params: &SamplingParams, prompt: &[u32], course:
 }
 
 /// From the freeze to the release: what was read until then, and the reader at the target.
-fn hand_over(source: &mut Side, target: &mut Side, reader: &mut Ticket, at_once: bool) -> (Read, Ticket) {
+fn hand_over(source: &mut Side, target: &mut Side, reader: &mut Ticket, commit: When) -> (Read, Ticket) {
     let mut read = Read::default();
-    let frozen = source.report(Verb::Freeze { delta: true, commit: at_once });
-    assert_eq!(frozen.state, "frozen");
+    let frozen = source.report(Verb::Freeze { delta: true, commit });
+    assert_eq!(frozen.state, if commit == When::Sent { "committed" } else { "frozen" });
     // Frozen: a further step brings no token.
     source.step();
     carry(source, target, |_| false);
     read.take(reader);
     let at = read.ids.len();
-    if !at_once {
+    if commit == When::Asked {
         assert_eq!((source.state(), target.state()), ("synced", "ready"));
         let seal = source.report(Verb::Look).seal.unwrap();
         target.report(Verb::Verify(Box::new(seal.clone())));
@@ -100,6 +101,8 @@ fn hand_over(source: &mut Side, target: &mut Side, reader: &mut Ticket, at_once:
         assert_eq!(refused.err(), Some(VerbError::Mismatch { field: "crc32c" }));
         source.report(Verb::Commit);
     }
+    // Whoever commits with the last word has let it run already.
+    assert_eq!(target.state(), if commit == When::Sent { "taken_over" } else { "ready" });
     let committed = source.report(Verb::Look);
     assert_eq!((committed.state, committed.output_tokens), ("committed", at));
     let fence = committed.fence.unwrap();
@@ -137,7 +140,7 @@ fn at_every_step_of_its_life() {
         assert_eq!(whole.ids.len(), 40);
         let mut moves = 0;
         for before in 0..steps {
-            let course = Course { before, shipping: 0, at_once: before % 2 == 0, warm: false, company: false };
+            let course = Course { before, shipping: 0, commit: WHEN[before % 3], warm: false, company: false };
             if let Some(read) = moved(&config, &params, &prompt, course) {
                 assert_eq!(read, whole, "{name}, moved after {before} steps");
                 moves += 1;
@@ -163,7 +166,7 @@ fn a_stop_string_that_spans_the_border_is_found_and_held_back() {
         assert_eq!(stopped.text, whole.text[..cut + if no_stop_trim { stop.len() } else { 0 }]);
         assert_eq!(stopped.finish, Some(Finish::StopText(stop.clone())));
         for before in 0..steps {
-            let course = Course { before, shipping: 0, at_once: true, warm: false, company: false };
+            let course = Course { before, shipping: 0, commit: WHEN[before % 3], warm: false, company: false };
             assert_eq!(moved(&config, &params, &prompt, course), Some(stopped.clone()), "moved after {before} steps");
         }
     }
@@ -181,12 +184,13 @@ proptest! {
         max_new_tokens in 1usize..60,
         before in 0usize..60,
         shipping in 0usize..40,
-        flags in any::<[bool; 3]>(),
+        commit in 0usize..3,
+        flags in any::<[bool; 2]>(),
     ) {
         let config = config(40, 4, budget);
         let params = SamplingParams { max_new_tokens, ..cases().remove(case).1 };
         let prompt = prompt(length);
-        let course = Course { before, shipping, at_once: flags[0], warm: flags[1], company: flags[2] && length > 3 };
+        let course = Course { before, shipping, commit: WHEN[commit], warm: flags[0], company: flags[1] && length > 3 };
         if let Some(read) = moved(&config, &params, &prompt, course) {
             prop_assert_eq!(read, unmoved(&config, &params, &prompt).0);
         }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::migration::notes::fence_of;
+use crate::migration::protocol::source::When;
 
 fn params() -> SamplingParams {
     SamplingParams {
@@ -117,7 +118,7 @@ fn both_sides_can_abort_in_every_state_before_the_commit() {
                 2 => {
                     let mut run = Run::shipping();
                     run.carry();
-                    run.source.report(Verb::Freeze { delta: false, commit: false });
+                    run.source.report(Verb::Freeze { delta: false, commit: When::Asked });
                     run
                 }
                 3 => {
@@ -165,7 +166,7 @@ fn expiry_ends_every_state() {
                 run.source.report(start_to(&reserved));
             },
             &|run| {
-                run.source.report(Verb::Freeze { delta: false, commit: false });
+                run.source.report(Verb::Freeze { delta: false, commit: When::Asked });
             },
             &|run| {
                 run.source.report(Verb::Delta);
@@ -309,6 +310,81 @@ fn a_reader_that_leaves_and_an_abort_by_id_end_it_wherever_it_is() {
     run.carry();
     run.source.check_empty();
     run.target.check_empty();
+}
+
+#[test]
+fn a_commit_with_the_last_word_is_safe_when_the_last_word_is_lost() {
+    let direct = Verb::Freeze { delta: true, commit: When::Sent };
+    // The last word never arrives, and nobody can say so but the driver.
+    let mut run = Run::shipping();
+    run.carry();
+    let fence = run.source.report(direct).fence.unwrap();
+    run.source.desk.posts();
+    run.source.desk.hear("m", true, Heard::Lost, &mut run.source.cores);
+    run.target.desk.hear("m", false, Heard::Lost, &mut run.target.cores);
+    assert_eq!((run.source.state(), run.target.state()), ("committed", "aborted"));
+    assert_eq!(run.source.ask(Verb::Abort).err(), Some(VerbError::BadFence));
+    run.source.report(Verb::Resume { fence: fence_of(&fence) });
+    run.completes_at_source();
+    // It arrives damaged: the target's refusal is proof.
+    let mut run = Run::shipping();
+    run.carry();
+    run.source.report(Verb::Freeze { delta: true, commit: When::Sent });
+    let posts = run.source.desk.posts();
+    for post in posts {
+        match post.send {
+            Send::Note(Note::Last(mut last)) => {
+                last.seal.crc32c ^= 1;
+                run.target.desk.hear("m", false, Heard::Note(Note::Last(last)), &mut run.target.cores);
+            }
+            Send::Note(note) => run.target.desk.hear("m", false, Heard::Note(note), &mut run.target.cores),
+            Send::Pages(pages) => run.target.desk.hear("m", false, Heard::Pages(pages), &mut run.target.cores),
+            Send::Open(_) | Send::Close => {}
+        }
+    }
+    assert_eq!(run.target.report(Verb::Look).why, Some("damaged"));
+    run.carry();
+    run.completes_at_source();
+}
+
+#[test]
+fn a_reader_can_wait_where_the_request_will_be() {
+    let mut run = Run::shipping();
+    let (answer, mut answered) = oneshot::channel();
+    run.target.desk.obey("m", Verb::Follow { from_token: None }, true, answer, &mut run.target.cores);
+    let refused = run.target.ask(Verb::Follow { from_token: None }).err();
+    assert_eq!(refused, Some(VerbError::WrongState { verb: "follow", role: "target", state: "reserved" }));
+    run.carry();
+    run.source.report(Verb::Freeze { delta: true, commit: When::Sent });
+    assert!(answered.try_recv().is_err(), "the request is not there yet");
+    run.carry();
+    let Reply::Reader(mut attached) = answered.try_recv().unwrap().unwrap() else { panic!() };
+    run.source.report(Verb::Release);
+    while !run.target.is_idle() {
+        run.target.step();
+    }
+    let mut read = Read::default();
+    read.take(&mut run.reader);
+    assert_eq!((&attached.had.ids, &attached.had.text), (&read.ids, &read.text));
+    read.take(&mut attached.ticket);
+    assert_eq!(read, unmoved(&config(32, 4, 32), &params(), &prompt()).0);
+    // One that gives up waiting for its take-over has not taken over.
+    let mut run = Run::synced();
+    run.source.report(Verb::Abort);
+    run.carry();
+    let mut run = Run::shipping();
+    let Verb::TakeOver { expected, from_token, .. } = take_over(&"0".repeat(32)) else { panic!() };
+    let gone = Verb::TakeOver { warrant: target::Warrant::SourceGone, expected, from_token };
+    let (answer, answered) = oneshot::channel();
+    run.target.desk.obey("m", gone, true, answer, &mut run.target.cores);
+    drop(answered);
+    run.carry();
+    run.source.report(FREEZE);
+    run.carry();
+    assert_eq!(run.target.state(), "ready");
+    run.source.report(Verb::Abort);
+    run.carry();
+    run.completes_at_source();
 }
 
 #[test]
