@@ -2,6 +2,7 @@
 //! start the others from its own executable, in processes of their own (their CPU time must not mix).
 
 mod gateway;
+mod kv_transfer;
 mod l4;
 mod load;
 mod supervise;
@@ -24,6 +25,11 @@ struct Cli {
 enum Part {
     /// Measure every contender and print the table.
     Gateway(gateway::Args),
+    /// Measure how fast KV moves between two engine processes, beside iperf3.
+    KvTransfer(kv_transfer::Args),
+    /// One end of `kv-transfer`; prints one JSON line.
+    #[command(hide = true)]
+    KvEnd(kv_transfer::EndArgs),
     /// Closed-loop load client; prints one JSON line.
     Load(load::Args),
     /// Fake engine.
@@ -37,6 +43,8 @@ enum Part {
 fn main() -> anyhow::Result<()> {
     match Cli::parse().part {
         Part::Gateway(args) => gateway::run(&args),
+        Part::KvTransfer(args) => kv_transfer::run(&args),
+        Part::KvEnd(args) => kv_transfer::run_end(&args),
         Part::Load(args) => one_thread(load::run(args)),
         Part::Upstream(args) => one_thread(upstream::run(args)),
         Part::L4(args) => l4::run(args),

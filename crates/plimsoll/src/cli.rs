@@ -3,12 +3,14 @@
 use crate::commands::demo::DemoArgs;
 use crate::commands::funnel::FunnelArgs;
 use clap::{Args, Parser, Subcommand};
+use disagg::DisaggArgs;
 use kv_events::KvEventsArgs;
 use plimsoll_engine::EngineConfig;
 use plimsoll_settings::{LogFormat, PolicyName};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+pub mod disagg;
 pub mod kv_events;
 
 /// Keeps LLM inference stable under load, in front of SGLang and vLLM engines.
@@ -143,6 +145,8 @@ pub struct EngineArgs {
     /// Make every step take at least this long, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub step_delay_ms: u64,
+    #[command(flatten)]
+    pub disagg: DisaggArgs,
     #[command(flatten)]
     pub kv_events: KvEventsArgs,
     /// Give running requests to other engines and take theirs: where those connect; port 0 takes a free one

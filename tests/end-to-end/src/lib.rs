@@ -9,6 +9,7 @@
 
 pub mod binaries;
 pub mod client;
+pub mod engine;
 pub mod fake;
 pub mod gateway;
 pub mod plan;

@@ -68,6 +68,7 @@ fn config(args: EngineArgs) -> Result<EngineConfig, Failure> {
     let kv_events = args.kv_events.config().map_err(Failure::usage)?;
     let mut config = EngineConfig {
         kv_events,
+        disagg: args.disagg.config(args.listen),
         threads: args.threads,
         api_key: args.api_key,
         page_tokens: args.page_tokens.unwrap_or(base.page_tokens),

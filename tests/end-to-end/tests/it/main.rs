@@ -21,6 +21,7 @@ mod overload;
 mod pace;
 mod passthrough;
 mod pool;
+mod prefill_decode;
 mod promises_by_url;
 mod python_sdk;
 mod quiet_streams;

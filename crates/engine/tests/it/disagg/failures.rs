@@ -40,7 +40,8 @@ fn hang(server: &Server, body: &Value) -> Hanging {
 /// Both legs of one request, prefill slow enough to be in its midst: a chunk a step.
 fn in_transfer(pair: &Pair) -> (Hanging, Hanging) {
     pair.prefill.ask("/admin/faults", &json!({"step_delay_us": 20_000}));
-    let body = pair.body(&generate(2000, 50));
+    // Another salt each time: no cache has it.
+    let body = pair.body(&with(&generate(2000, 50), &json!({"cache_salt": room().to_string()})));
     let legs = (hang(&pair.prefill, &body), hang(&pair.decode, &body));
     pair.decode.wait_load("pages are on their way", |load| load["disaggregation"]["decode_transfer_queue_reqs"] == 1);
     pair.prefill.wait_load("prefill is at it", |load| load["num_running_reqs"] == 1);
@@ -97,7 +98,7 @@ fn a_reader_that_leaves_either_leg_ends_the_other() {
     let pair = Pair::of(chunked(Role::Prefill), chunked(Role::Decode));
     pair.prefill.ask("/admin/faults", &json!({"step_delay_us": 20_000}));
     for side in 0..2 {
-        let body = pair.body(&generate(2000, 50));
+        let body = pair.body(&with(&generate(2000, 50), &json!({"cache_salt": room().to_string()})));
         let (leaves, stays) = if side == 0 { (&pair.prefill, &pair.decode) } else { (&pair.decode, &pair.prefill) };
         let mut stream = TcpStream::connect(leaves.address).unwrap();
         let text = body.to_string();
