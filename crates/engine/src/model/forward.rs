@@ -44,6 +44,7 @@ impl Pass<'_> {
         if rows == 0 {
             return output;
         }
+        kv.back_runs(runs);
         buffers.x.resize(rows, self.config.hidden);
         for (row, id) in runs.iter().flat_map(|run| run.tokens).enumerate() {
             self.weights.embed(self.config, *id, buffers.x.row_mut(row));

@@ -4,10 +4,13 @@
 //! (`[16 dimensions at a time][16 positions][16 dimensions]`), so that both halves of attention are products with
 //! panels of weights, one output per vector lane. The KV heads of a layer lie apart, so that threads can write one each.
 //!
+//! Memory is taken as pages come into use, lowest first as the block manager hands them out: a store for a million tokens
+//! costs what it holds.
+//!
 //! A page leaves and enters the store as bytes ([`KvStore::read_page`], [`KvStore::write_page`]): what is offloaded,
 //! sent to another process or migrated is exactly what was computed.
 
-use super::ModelConfig;
+use super::{ModelConfig, Run};
 use crate::kernels::lanes::ZERO;
 use crate::kernels::{Block, LANES, Square};
 
@@ -17,10 +20,15 @@ mod tests;
 /// Positions per tile; a page is a multiple of it.
 pub const TILE: usize = LANES;
 
+/// Pages that get memory at once.
+const BACKED_TOGETHER: usize = 64;
+
 #[derive(Debug)]
 pub struct KvStore {
     layers: Vec<Vec<HeadKv>>,
     pages: usize,
+    /// Pages with memory behind them, from 0.
+    backed: usize,
     /// Squares of keys (and as many of values) of one page and head.
     page_squares: usize,
 }
@@ -56,10 +64,10 @@ impl KvStore {
         );
         let (tiles_per_page, tile_squares) = (page_tokens / TILE, config.head_dim / LANES);
         let page_squares = tiles_per_page * tile_squares;
-        let empty = || vec![[ZERO; LANES]; pages * page_squares];
+        let empty = || Vec::with_capacity(pages * page_squares);
         let head = || HeadKv { keys: empty(), values: empty(), tiles_per_page, tile_squares };
         let layers = (0..config.layers).map(|_| (0..config.kv_heads).map(|_| head()).collect()).collect();
-        KvStore { layers, pages, page_squares }
+        KvStore { layers, pages, backed: 0, page_squares }
     }
 
     #[must_use]
@@ -70,6 +78,26 @@ impl KvStore {
     #[must_use]
     pub fn pages(&self) -> usize {
         self.pages
+    }
+
+    /// Gives memory to the pages that these runs write.
+    pub(crate) fn back_runs(&mut self, runs: &[Run<'_>]) {
+        let page_tokens = self.layers[0][0].tiles_per_page * TILE;
+        let written = runs.iter().flat_map(|run| &run.pages[(run.start / page_tokens).min(run.pages.len())..]);
+        if let Some(last) = written.max() {
+            self.back(*last as usize);
+        }
+    }
+
+    /// Gives memory to all pages up to this one, which exists.
+    fn back(&mut self, page: usize) {
+        if page < self.backed {
+            return;
+        }
+        self.backed = (page + 1).next_multiple_of(BACKED_TOGETHER).min(self.pages);
+        for part in self.layers.iter_mut().flatten().flat_map(|head| [&mut head.keys, &mut head.values]) {
+            part.resize(self.backed * self.page_squares, [ZERO; LANES]);
+        }
     }
 
     /// Bytes of one page over all layers, as [`Self::read_page`] gives and [`Self::write_page`] takes them.
@@ -98,6 +126,10 @@ impl KvStore {
         if bytes.len() != expected {
             return Err(PageError::WrongSize { actual: bytes.len(), expected });
         }
+        if page as usize >= self.backed {
+            bytes.fill(0);
+            return Ok(());
+        }
         let (mut words, _) = bytes.as_chunks_mut::<4>();
         for part in self.heads().flat_map(|head| [&head.keys, &head.values]) {
             let (own, rest) = words.split_at_mut(self.page_squares * LANES * LANES);
@@ -120,6 +152,7 @@ impl KvStore {
         if bytes.len() != expected {
             return Err(PageError::WrongSize { actual: bytes.len(), expected });
         }
+        self.back(page as usize);
         let (mut words, _) = bytes.as_chunks::<4>();
         for part in self.layers.iter_mut().flatten().flat_map(|head| [&mut head.keys, &mut head.values]) {
             let (own, rest) = words.split_at(self.page_squares * LANES * LANES);

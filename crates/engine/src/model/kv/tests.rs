@@ -64,3 +64,21 @@ fn what_is_no_page_is_refused_and_changes_nothing() {
     kv.read_page(0, &mut read).unwrap();
     assert!(read.iter().all(|byte| *byte == 0));
 }
+
+#[test]
+fn memory_is_taken_as_pages_come_into_use() {
+    let mut kv = KvStore::new(&config(), 1_000, 16);
+    assert_eq!((kv.backed, kv.len_bytes()), (0, 1_000 * kv.page_bytes()));
+    let mut read = vec![1; 5];
+    kv.read_page(900, &mut read).unwrap();
+    assert_eq!(read, vec![0; kv.page_bytes()]);
+    let tokens: Vec<u32> = (0..40).map(|i| 272 + i).collect();
+    // The first page is there from before: only those that are written count.
+    let low = logits(&mut kv, &tokens, 0, &[0, 1, 2]);
+    assert_eq!(kv.backed, BACKED_TOGETHER);
+    let high = logits(&mut kv, &tokens, 16, &[0, 500, 200]);
+    assert_eq!((kv.backed, &low), (512, &high));
+    kv.write_page(999, &read).unwrap();
+    assert_eq!(kv.backed, 1_000);
+    assert_eq!(logits(&mut kv, &tokens, 39, &[0, 500, 200]), low);
+}
