@@ -112,14 +112,16 @@ impl BlockManager {
     }
 
     /// Keeps this many pages away from everybody: a fault that makes memory short. What sequences hold is not taken from
-    /// them, so call it again when they have released some.
-    pub fn press(&mut self, pages: usize) {
+    /// them, so call it again when they have released some. True when anything changed.
+    pub fn press(&mut self, pages: usize) -> bool {
+        let before = self.away.len();
         while self.away.len() < pages {
-            let Some(page) = self.allocate() else { return };
+            let Some(page) = self.allocate() else { break };
             self.away.push(page);
         }
         let back = self.away.split_off(pages.min(self.away.len()));
         self.release(&back);
+        self.away.len() != before
     }
 
     /// Pages of the longest cached start of a chain, not yet taken.

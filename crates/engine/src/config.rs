@@ -6,6 +6,7 @@ use crate::migration::MigrationConfig;
 use crate::model::folder::Folder;
 use crate::model::kv::TILE;
 use crate::model::{Model, ModelConfig};
+use crate::scheduler::policy::Order;
 use crate::team::Team;
 use crate::text::Text;
 use crate::timing::Timing;
@@ -40,6 +41,8 @@ pub struct EngineConfig {
     pub max_running: usize,
     /// Requests that may wait; beyond it a request is refused with 503.
     pub max_waiting: usize,
+    /// In what order requests are served.
+    pub order: Order,
     /// Tokens computed in one step, prefill chunks and decode together. At least `max_running`.
     pub token_budget: usize,
     /// Prompt plus output of one request; never more than fits into the KV cache.
@@ -84,6 +87,7 @@ impl Default for EngineConfig {
             dp_size: 1,
             max_running: 32,
             max_waiting: 256,
+            order: Order::default(),
             token_budget: 512,
             context_tokens: 32_768,
             default_max_tokens: 128,

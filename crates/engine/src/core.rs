@@ -13,6 +13,7 @@ use crate::scheduler::{Limits, Scheduler};
 use crate::sequence::{Job, Sequence};
 use crate::stats::Stats;
 use crate::transfer::Identity;
+use plimsoll_core::Nanos;
 use plimsoll_timing::StepShape;
 use std::time::{Duration, Instant};
 
@@ -76,7 +77,7 @@ impl Core {
             naming: config.kv_events.as_ref().map(KvEventsConfig::scheme),
         };
         let mut core = Core {
-            scheduler: Scheduler::new(kv.pages(), limits),
+            scheduler: Scheduler::new(kv.pages(), limits, config.order, Instant::now()),
             legs: Legs::default(),
             max_waiting: config.max_waiting,
             model,
@@ -106,10 +107,18 @@ impl Core {
 
     pub(crate) fn submit(&mut self, sequence: Sequence) {
         self.stats.requests += 1;
-        if let Err((mut sequence, refusal)) = self.scheduler.submit(sequence) {
+        let now = self.scheduler.at(Instant::now());
+        if let Err((mut sequence, refusal)) = self.scheduler.submit(sequence, now) {
             self.refuse(&mut sequence, refusal);
         }
+        self.tell_the_turned_away();
         self.refresh();
+    }
+
+    fn tell_the_turned_away(&mut self) {
+        for (mut sequence, refusal) in std::mem::take(&mut self.scheduler.turned_away) {
+            self.refuse(&mut sequence, refusal);
+        }
     }
 
     /// Ends requests whose id starts with `prefix` (all for `None`), as SGLang's `/abort_request` does.
@@ -127,8 +136,9 @@ impl Core {
     /// Keeps a share of the pages away from everybody.
     pub(crate) fn press(&mut self, share: f32) {
         let blocks = &mut self.scheduler.blocks;
-        blocks.press((blocks.total() as f32 * share).round() as usize);
-        self.refresh();
+        if blocks.press((blocks.total() as f32 * share).round() as usize) {
+            self.refresh();
+        }
     }
 
     /// Drops what nobody reads any more.
@@ -148,7 +158,8 @@ impl Core {
         self.sweep();
         self.attend();
         let before = self.scheduler.retractions;
-        let planned = self.scheduler.plan();
+        let planned = self.scheduler.plan(self.scheduler.at(started));
+        self.tell_the_turned_away();
         self.stats.retractions += self.scheduler.retractions - before;
         if planned == 0 {
             self.refresh();
@@ -266,6 +277,7 @@ impl Core {
             self.leave_with(index - before, first);
         }
         self.ship();
+        self.scheduler.observe(self.scheduler.at(now), Nanos(spent.as_nanos() as u64));
         self.count(decode_only, batch, generated, spent, now);
         self.refresh();
     }

@@ -34,6 +34,7 @@ pub mod text;
 pub mod timing;
 pub mod tokenizer;
 pub mod transfer;
+pub mod urgency;
 pub mod words;
 
 pub use config::{EngineConfig, EngineError};
@@ -41,5 +42,7 @@ pub use driver::{Engine, EngineHandle, Size, SubmitError};
 pub use faults::{FaultSwitch, Faults};
 pub use mailbox::{Ticket, Update};
 pub use refusal::Refusal;
+pub use scheduler::policy::{Order, SchedulePolicy};
 pub use server::serve;
+pub use urgency::Urgency;
 pub use words::{WORD_COUNT, WORDS, word};

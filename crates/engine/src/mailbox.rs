@@ -4,6 +4,7 @@
 //! reader and the memory is bounded by the request's own output. A reader that goes away closes the mailbox, and the
 //! step loop drops the request before its next step. That of a migrated request waits a little for another reader.
 
+use crate::refusal::Refusal;
 use crate::request::Finish;
 use crate::sampling::logprobs::TokenLogprobs;
 use kept::{Kept, Place};
@@ -56,6 +57,8 @@ pub(crate) struct Mailbox {
     kept: Option<Mutex<Kept>>,
     bell: Notify,
     closed: AtomicBool,
+    /// The scheduler has looked at it and it stays.
+    settled: AtomicBool,
     /// Where to say that the reader left, and under which number.
     departure: OnceLock<(Arc<Departures>, u64)>,
 }
@@ -93,6 +96,22 @@ impl Mailbox {
             change(&mut news);
         }
         self.bell.notify_one();
+    }
+
+    /// The scheduler keeps the request: for now it is not refused.
+    pub(crate) fn settle(&self) {
+        self.settled.store(true, Ordering::Release);
+        self.bell.notify_one();
+    }
+
+    /// `None` while the scheduler has not looked at the request.
+    fn verdict(&self) -> Option<Result<(), Refusal>> {
+        let news = self.news.lock();
+        match &news.finish {
+            Some(Finish::Refused(refusal)) => Some(Err(refusal.clone())),
+            Some(_) => Some(Ok(())),
+            None => (!news.ids.is_empty() || self.settled.load(Ordering::Acquire)).then_some(Ok(())),
+        }
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -172,6 +191,23 @@ impl Ticket {
     pub(crate) fn bare(mailbox: Arc<Mailbox>) -> Self {
         let (rid, arrived) = (String::new(), Instant::now());
         Ticket { mailbox, rid, prompt_tokens: 0, rank: 0, arrived, done: false, place: None }
+    }
+
+    /// Waits until the scheduler has looked at a request that has a goal: it stays for now, or why it does not. What has
+    /// no goal may be first heard of with its first token.
+    ///
+    /// # Errors
+    /// Why it was refused; [`Self::next`] says so too.
+    pub async fn accepted(&self) -> Result<(), Refusal> {
+        loop {
+            let bell = self.mailbox.bell.notified();
+            tokio::pin!(bell);
+            bell.as_mut().enable();
+            if let Some(verdict) = self.mailbox.verdict() {
+                return verdict;
+            }
+            bell.await;
+        }
     }
 
     /// Waits for news. `None` after the finish was delivered.

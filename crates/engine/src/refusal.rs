@@ -1,6 +1,8 @@
 //! Why the engine does not serve a request that was understood: typed, so that every face says the same thing in its own
 //! form and a client can decide by machine whether and when to repeat.
 
+use plimsoll_core::Nanos;
+
 /// A request was turned away, before it was given a token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -14,6 +16,33 @@ pub enum Refusal {
              for fewer output tokens or shorten the prompt"
     )]
     NeverFits { tokens: usize, room: usize },
+    #[error("{0}")]
+    SloUnattainable(Late),
+}
+
+/// What was promised and what would come of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Late {
+    /// `ttft` or `tpot`.
+    pub goal: &'static str,
+    /// From arrival, or between tokens.
+    pub predicted: Nanos,
+    pub wanted: Nanos,
+    /// It would be late with the engine to itself.
+    pub alone: bool,
+}
+
+impl std::fmt::Display for Late {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Late { goal, predicted, wanted, alone } = self;
+        let whose = if *alone { "even with the engine to itself" } else { "behind the requests that come before it" };
+        write!(
+            f,
+            "{goal}: predicted {:.0} ms {whose}, wanted {:.0} ms: repeat later or elsewhere, or ask for more time",
+            predicted.as_millis_f64(),
+            wanted.as_millis_f64()
+        )
+    }
 }
 
 impl Refusal {
@@ -22,6 +51,7 @@ impl Refusal {
         match self {
             Refusal::QueueFull | Refusal::Displaced => 503,
             Refusal::NeverFits { .. } => 400,
+            Refusal::SloUnattainable(_) => 429,
         }
     }
 
@@ -32,6 +62,19 @@ impl Refusal {
             Refusal::QueueFull => "queue_full",
             Refusal::Displaced => "displaced",
             Refusal::NeverFits { .. } => "context_length_exceeded",
+            Refusal::SloUnattainable(_) => "slo_unattainable",
+        }
+    }
+
+    /// Seconds after which it may be repeated, at least 1; `None` when that would not help or is not known.
+    #[must_use]
+    pub fn retry_after_s(&self) -> Option<u64> {
+        match self {
+            Refusal::SloUnattainable(late) => {
+                Some(late.predicted.since(late.wanted).as_secs_f64().ceil().max(1.0) as u64)
+            }
+            Refusal::QueueFull | Refusal::Displaced => Some(1),
+            Refusal::NeverFits { .. } => None,
         }
     }
 

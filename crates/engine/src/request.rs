@@ -4,6 +4,7 @@ use crate::disagg::Bootstrap;
 use crate::kv_events::Owner;
 use crate::refusal::Refusal;
 use crate::sampling::SamplingParams;
+use crate::urgency::Urgency;
 use std::sync::Arc;
 
 /// A tokenised request.
@@ -19,13 +20,15 @@ pub struct Request {
     pub rank: Option<usize>,
     /// Where its other leg is, on a prefill or decode engine.
     pub bootstrap: Option<Bootstrap>,
+    pub urgency: Urgency,
 }
 
 impl Request {
     /// A request of nobody in particular, on any rank.
     #[must_use]
     pub fn new(rid: String, prompt: Vec<u32>, task: Task) -> Self {
-        Request { rid, prompt, task, owner: Arc::default(), rank: None, bootstrap: None }
+        let (owner, urgency) = Default::default();
+        Request { rid, prompt, task, owner, rank: None, bootstrap: None, urgency }
     }
 }
 

@@ -12,9 +12,20 @@ use crate::kv_events::names::Scheme;
 use crate::mailbox::Departures;
 use crate::refusal::Refusal;
 use crate::sequence::{Job, Sequence};
-use queue::{Queue, Turn};
+use claims::Claims;
+use lateness::Watch;
+use pace::Pace;
+use plimsoll_core::Nanos;
+use policy::{Order, SchedulePolicy};
+use queue::Queue;
 use std::sync::Arc;
+use std::time::Instant;
 
+pub(crate) mod claims;
+mod displace;
+mod lateness;
+mod pace;
+pub(crate) mod policy;
 pub(crate) mod queue;
 #[cfg(test)]
 mod tests;
@@ -26,8 +37,20 @@ pub(crate) struct Scheduler {
     /// In order of precedence: pages are taken from the last.
     pub(crate) running: Vec<Sequence>,
     limits: Limits,
-    /// Tokens scheduled for the next step.
+    order: Order,
+    /// Zero of its clock.
+    origin: Instant,
+    /// Tokens scheduled for the next step, of them those of decoding sequences, and how many there may be.
     planned: usize,
+    decoding: usize,
+    allowed: usize,
+    pace: Pace,
+    watch: Watch,
+    claims: Claims,
+    /// Who came since the last plan and would like to know whether it stays.
+    fresh: Vec<u64>,
+    /// Who has to go, and why; for the caller to tell them.
+    pub(crate) turned_away: Vec<(Sequence, Refusal)>,
     pub(crate) retractions: u64,
     /// Sequences numbered so far.
     arrivals: u64,
@@ -59,7 +82,7 @@ struct Blocked {
 }
 
 impl Scheduler {
-    pub(crate) fn new(pages: usize, limits: Limits) -> Self {
+    pub(crate) fn new(pages: usize, limits: Limits, order: Order, origin: Instant) -> Self {
         let mut blocks = BlockManager::new(pages);
         if limits.naming.is_some() {
             blocks.keep_log();
@@ -69,7 +92,16 @@ impl Scheduler {
             waiting: Queue::default(),
             running: Vec::new(),
             limits,
+            order,
+            origin,
             planned: 0,
+            decoding: 0,
+            allowed: 0,
+            pace: Pace::default(),
+            watch: Watch::default(),
+            claims: Claims::default(),
+            fresh: Vec::new(),
+            turned_away: Vec::new(),
             retractions: 0,
             arrivals: 0,
             departures: Arc::default(),
@@ -88,15 +120,29 @@ impl Scheduler {
         self.running.len() + self.reserved_places < self.limits.max_running
     }
 
+    /// The point in time on this scheduler's clock.
+    pub(crate) fn at(&self, time: Instant) -> Nanos {
+        let since = time.saturating_duration_since(self.origin);
+        Nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    }
+
     /// Queues a sequence, or gives it back with the reason.
-    pub(crate) fn submit(&mut self, sequence: Sequence) -> Result<(), (Box<Sequence>, Refusal)> {
+    pub(crate) fn submit(&mut self, sequence: Sequence, now: Nanos) -> Result<(), (Box<Sequence>, Refusal)> {
         let room = self.blocks.total() * self.limits.page_tokens;
         let tokens = sequence.most_computed();
         if tokens > room {
             return Err((Box::new(sequence), Refusal::NeverFits { tokens, room }));
         }
+        if let Some(refusal) = self.too_slow_for(&sequence, now) {
+            return Err((Box::new(sequence), refusal));
+        }
         if self.waiting.len() >= self.limits.max_waiting {
-            return Err((Box::new(sequence), Refusal::QueueFull));
+            let supplants = |last: &&Sequence| self.order.may_supplant(&sequence, last);
+            let Some(serial) = self.waiting.last().filter(supplants).map(|last| last.serial) else {
+                return Err((Box::new(sequence), Refusal::QueueFull));
+            };
+            let last = self.waiting.remove(serial);
+            self.turned_away.extend(last.map(|last| (last, Refusal::Displaced)));
         }
         self.enqueue(sequence);
         Ok(())
@@ -106,24 +152,54 @@ impl Scheduler {
     pub(crate) fn enqueue(&mut self, mut sequence: Sequence) {
         debug_assert!(sequence.pages.is_empty() && sequence.computed == 0);
         self.number(&mut sequence);
-        let turn = turn(&sequence);
+        if sequence.retractions == 0 {
+            if sequence.urgency.has_goal() {
+                self.fresh.push(sequence.serial);
+            }
+            if self.order.policy == SchedulePolicy::Slo {
+                let chain = &sequence.chain.digests()[..sequence.matchable()];
+                let (hit, claim) = self.claims.claim(chain, |digest| self.blocks.is_cached(digest));
+                sequence.expected_hit = hit * self.limits.page_tokens;
+                sequence.claim = Some(claim);
+            }
+        }
+        let turn = self.order.turn(&sequence);
+        self.watch.enters(turn.rank, sequence.is_promised());
         self.waiting.insert(turn, sequence);
     }
 
     /// Gives a sequence its number, under which its reader's leaving is heard of.
     pub(crate) fn number(&mut self, sequence: &mut Sequence) {
         if sequence.serial == 0 {
-            self.arrivals += 1;
-            sequence.serial = self.arrivals;
-            sequence.mailbox.announce(&self.departures, sequence.serial);
+            let serial = self.next_serial(sequence);
+            sequence.mailbox.announce(&self.departures, serial);
         }
+    }
+
+    fn next_serial(&mut self, sequence: &mut Sequence) -> u64 {
+        self.arrivals += 1;
+        sequence.serial = self.arrivals;
+        sequence.arrived_at = self.at(sequence.arrived);
+        sequence.serial
     }
 
     /// Runs a sequence that came with its pages.
     pub(crate) fn adopt(&mut self, mut sequence: Sequence) {
-        self.arrivals += 1;
-        sequence.serial = self.arrivals;
-        self.running.push(sequence);
+        self.next_serial(&mut sequence);
+        self.run(sequence);
+    }
+
+    /// Gives a sequence its place among the running, and says which.
+    pub(crate) fn run(&mut self, sequence: Sequence) -> usize {
+        let at = match self.order.policy {
+            SchedulePolicy::Priority => {
+                let turn = self.order.turn(&sequence);
+                self.running.partition_point(|other| self.order.turn(other) < turn)
+            }
+            SchedulePolicy::Slo | SchedulePolicy::Fcfs => self.running.len(),
+        };
+        self.running.insert(at, sequence);
+        at
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -169,21 +245,35 @@ impl Scheduler {
     }
 
     /// Sets `scheduled` of every running sequence for the next step. Returns the tokens planned.
-    pub(crate) fn plan(&mut self) -> usize {
+    pub(crate) fn plan(&mut self, now: Nanos) -> usize {
+        // What was planned before is computed by now.
+        self.watch.count(self.planned - self.decoding);
+        self.turn_away_the_late(now);
+        for serial in std::mem::take(&mut self.fresh) {
+            if let Some(sequence) = self.waiting.get(serial) {
+                sequence.mailbox.settle();
+            }
+        }
+        let retractions = self.retractions;
         for sequence in &mut self.running {
             sequence.scheduled = 0;
         }
         self.looked_at += self.running.len() as u64;
-        self.planned = 0;
-        let retractions = self.retractions;
-        for decoding in [true, false] {
-            let mut index = 0;
-            while index < self.running.len() && self.budget() > 0 {
-                let remaining = self.running[index].remaining();
-                if (remaining == 1) == decoding {
-                    self.schedule(index);
-                }
-                index += 1;
+        (self.planned, self.decoding) = (0, 0);
+        self.allowed = self.limits.token_budget;
+        let mut index = 0;
+        while index < self.running.len() && self.budget() > 0 {
+            if self.running[index].remaining() == 1 {
+                self.schedule(index);
+            }
+            index += 1;
+        }
+        self.decoding = self.planned;
+        self.allowed = self.allowed.min(self.planned + self.prefill_room(now));
+        for index in self.prefills() {
+            // Preemption takes from the end; who is left keeps its index.
+            if index < self.running.len() && self.budget() > 0 {
+                self.schedule(index);
             }
         }
         if retractions == self.retractions {
@@ -192,8 +282,24 @@ impl Scheduler {
         self.planned
     }
 
+    /// Indices of the running sequences in prefill, in the order in which they get chunks: who is due first under `slo`,
+    /// else as they stand.
+    fn prefills(&self) -> Vec<usize> {
+        let mut prefills: Vec<usize> =
+            (0..self.running.len()).filter(|index| self.running[*index].remaining() > 1).collect();
+        if self.order.policy == SchedulePolicy::Slo {
+            prefills.sort_by_key(|index| self.order.turn(&self.running[*index]));
+        }
+        prefills
+    }
+
+    /// A step that was planned ended at `now` and took so long.
+    pub(crate) fn observe(&mut self, now: Nanos, took: Nanos) {
+        self.pace.observe(now, self.planned - self.decoding, self.decoding, took);
+    }
+
     fn budget(&self) -> usize {
-        self.limits.token_budget - self.planned
+        self.allowed.saturating_sub(self.planned)
     }
 
     /// Schedules as much of a running sequence as the budget allows. False when it had to give up its pages.
@@ -229,11 +335,16 @@ impl Scheduler {
 
     fn preempt_last(&mut self) {
         let Some(mut sequence) = self.running.pop() else { return };
+        let decoded = sequence.remaining() == 1;
         self.blocks.release(&sequence.pages);
         sequence.pages.clear();
         sequence.committed_pages = 0;
         sequence.computed = 0;
-        self.planned -= std::mem::take(&mut sequence.scheduled);
+        let unplanned = std::mem::take(&mut sequence.scheduled);
+        self.planned -= unplanned;
+        if decoded {
+            self.decoding = self.decoding.saturating_sub(unplanned);
+        }
         sequence.retractions += 1;
         if let Job::Embed { sum } = &mut sequence.job {
             sum.clear();
@@ -245,8 +356,15 @@ impl Scheduler {
 
     /// Moves waiting sequences to running while budget, places and pages last.
     fn admit(&mut self) {
-        while self.budget() > 0 && self.has_place() {
-            let Some(hit) = self.fitting_hit() else { return };
+        while self.budget() > 0 && !self.waiting.is_empty() {
+            if !self.has_place() && !self.displace(0) {
+                return;
+            }
+            let hit = match self.fitting_hit() {
+                Ok(hit) => hit,
+                Err(lacking) if self.displace(lacking) => continue,
+                Err(_) => return,
+            };
             let Some(mut sequence) = self.waiting.pop_first() else { return };
             self.blocked = None;
             self.blocks.take(&hit);
@@ -258,33 +376,33 @@ impl Scheduler {
                 sequence.cached_tokens = Some(cached);
                 sequence.mailbox.post(|update| update.cached_tokens = cached);
             }
-            self.running.push(sequence);
-            if !self.schedule(self.running.len() - 1) {
+            let index = self.run(sequence);
+            if !self.schedule(index) {
                 return;
             }
         }
     }
 
-    /// The cached pages that the first of the queue can take, if there is room for it now.
-    fn fitting_hit(&mut self) -> Option<Vec<u32>> {
-        let next = self.waiting.first()?;
+    /// The cached pages that the first of the queue can take, if there is room for it now; else how many pages are lacking.
+    fn fitting_hit(&mut self) -> Result<Vec<u32>, usize> {
+        let Some(next) = self.waiting.first() else { return Err(0) };
         self.looked_at += 1;
         // Pages may also be held by who is on the way here or from here.
         let alone = self.running.is_empty() && self.blocks.held() == 0;
         let level = self.level();
-        if !alone && self.blocked.is_some_and(|it| it.serial == next.serial && level < it.until_level) {
-            return None;
+        if !alone && let Some(it) = self.blocked.filter(|it| it.serial == next.serial && level < it.until_level) {
+            return Err((it.until_level - level) as usize);
         }
-        let hit = self.blocks.lookup(&next.chain.digests()[..next.matchable_pages().min(next.chain.digests().len())]);
+        let hit = self.blocks.lookup(&next.chain.digests()[..next.matchable()]);
         // Room for the whole prompt, and for one page of growth of everything that runs.
         let wanted = next.tokens.len().div_ceil(self.limits.page_tokens) - hit.len() + self.running.len();
         let spare = self.blocks.available() - self.blocks.idle_among(&hit);
         if !alone && spare < wanted {
             let until_level = level + (wanted - spare) as i64;
             self.blocked = Some(Blocked { serial: next.serial, until_level });
-            return None;
+            return Err(wanted - spare);
         }
-        Some(hit)
+        Ok(hit)
     }
 
     /// Rises by at least one for each page by which the room for the first of the queue grows: pages given up, sequences
@@ -298,6 +416,9 @@ impl Scheduler {
         let sequence = &mut self.running[index];
         sequence.computed += sequence.scheduled;
         sequence.commit_pages(&mut self.blocks, self.limits.naming);
+        if sequence.computed >= sequence.prompt_len {
+            sequence.claim = None;
+        }
     }
 
     /// As [`Self::commit`], for a sequence that is not in the schedule.
@@ -333,9 +454,4 @@ impl Scheduler {
         }
         self.blocks.check(&holders)
     }
-}
-
-/// First come, first served; one that was preempted had come before everybody who waits.
-fn turn(sequence: &Sequence) -> Turn {
-    Turn { rank: u64::from(sequence.retractions == 0), serial: sequence.serial }
 }

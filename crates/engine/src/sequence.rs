@@ -11,8 +11,11 @@ use crate::request::{Finish, Request, Task};
 use crate::sampling::logprobs::{TokenLogprobs, logprobs};
 use crate::sampling::penalties::Tally;
 use crate::sampling::{SamplingParams, TokenRules, sample};
+use crate::scheduler::claims::Claim;
+use crate::urgency::Urgency;
 use parking_lot::Mutex;
 use plimsoll_cache::Chain;
+use plimsoll_core::Nanos;
 use plimsoll_protocol::tokenizer::Detokenizer;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -121,6 +124,13 @@ pub(crate) struct Sequence {
     pub(crate) cached_tokens: Option<usize>,
     pub(crate) retractions: u32,
     pub(crate) arrived: Instant,
+    /// The same on its scheduler's clock.
+    pub(crate) arrived_at: Nanos,
+    pub(crate) urgency: Urgency,
+    /// Pages that it is expected to compute and others need not, until it has.
+    pub(crate) claim: Option<Claim>,
+    /// Tokens of the prompt that were cached, or going to be, when it came.
+    pub(crate) expected_hit: usize,
     pub(crate) last_token: Option<Instant>,
     /// Of a prefill leg: where its pages and its first token go.
     pub(crate) outbound: Option<Box<Outbound>>,
@@ -157,6 +167,10 @@ impl Sequence {
             cached_tokens: None,
             retractions: 0,
             arrived,
+            arrived_at: Nanos::ZERO,
+            urgency: request.urgency,
+            claim: None,
+            expected_hit: 0,
             last_token: None,
             outbound: None,
         }
@@ -165,6 +179,22 @@ impl Sequence {
     /// Tokens that are known but not computed: 1 while decoding, more while in prefill.
     pub(crate) fn remaining(&self) -> usize {
         self.tokens.len() - self.computed
+    }
+
+    /// When its first token is wanted.
+    pub(crate) fn deadline(&self) -> Option<Nanos> {
+        let ttft = self.urgency.ttft?;
+        Some(self.arrived_at + Nanos(u64::try_from(ttft.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// Its first token is still to come in time, and it has not been paid for by a preemption.
+    pub(crate) fn is_promised(&self) -> bool {
+        self.urgency.ttft.is_some() && self.retractions == 0 && self.tokens.len() == self.prompt_len
+    }
+
+    /// Tokens that its prefill is expected to compute; at least the last one.
+    pub(crate) fn expected_prefill(&self) -> usize {
+        self.remaining().saturating_sub(self.expected_hit).max(1)
     }
 
     pub(crate) fn is_embed(&self) -> bool {
@@ -206,6 +236,11 @@ impl Sequence {
             pages[page] = blocks.commit(pages[page], chain.digests()[page], parent, label);
         }
         self.committed_pages = full;
+    }
+
+    /// [`Self::matchable_pages`] of which the digests are known.
+    pub(crate) fn matchable(&self) -> usize {
+        self.matchable_pages().min(self.chain.digests().len())
     }
 
     /// The first of the tokens up to `end` whose logits this step must give; `None` when none are needed.

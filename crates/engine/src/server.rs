@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::net::TcpListener;
+use urgency::SloHeaders;
 
 mod admin;
 mod body;
@@ -43,6 +44,7 @@ mod params;
 mod prompts;
 mod sse;
 mod tokenize;
+mod urgency;
 
 /// What every handler sees.
 pub(crate) struct State {
@@ -144,20 +146,27 @@ type Shared = Extract<Arc<State>>;
 
 fn router(state: &Arc<State>) -> Router {
     let generation = Router::new()
-        .route("/generate", post(|Extract(state): Shared, Body(body): Body| generate::handle(state, body)))
+        .route(
+            "/generate",
+            post(|Extract(state): Shared, slo: SloHeaders, Body(body): Body| generate::handle(state, slo, body)),
+        )
         .route(
             "/v1/completions",
-            post(|Extract(state): Shared, rank: RankHeader, Body(body): Body| completions::handle(state, rank, body)),
+            post(|Extract(state): Shared, rank: RankHeader, slo: SloHeaders, Body(body): Body| {
+                completions::handle(state, (rank, slo), body)
+            }),
         )
         .route(
             "/v1/chat/completions",
-            post(|Extract(state): Shared, rank: RankHeader, headers: HeaderMap, Body(body): Body| {
-                chat_completions::handle(state, rank, headers, body)
+            post(|Extract(state): Shared, rank: RankHeader, slo: SloHeaders, headers: HeaderMap, Body(body): Body| {
+                chat_completions::handle(state, (rank, slo), headers, body)
             }),
         )
         .route(
             "/v1/embeddings",
-            post(|Extract(state): Shared, rank: RankHeader, Body(body): Body| embeddings::handle(state, rank, body)),
+            post(|Extract(state): Shared, rank: RankHeader, slo: SloHeaders, Body(body): Body| {
+                embeddings::handle(state, (rank, slo), body)
+            }),
         )
         .route_layer(from_fn_with_state(Arc::clone(state), refuse_when_faulty));
     let control = Router::new()

@@ -248,8 +248,7 @@ impl Core {
         let cached = first.cached_tokens.min(sequence.prompt_len);
         sequence.cached_tokens = Some(cached);
         sequence.mailbox.post(|update| update.cached_tokens = cached);
-        self.scheduler.running.push(sequence);
-        let at = self.scheduler.running.len() - 1;
+        let at = self.scheduler.run(sequence);
         self.scheduler.commit(at);
         let sequence = &mut self.scheduler.running[at];
         self.stats.ttft.observe((now - sequence.arrived).as_secs_f64());

@@ -57,7 +57,7 @@ pub(crate) fn sequence(
     let mailbox = Arc::new(Mailbox::default());
     let rid = format!("r{name}");
     let guard = RidGuard::take(&rid, rids).unwrap();
-    let request = Request { rid, prompt: prompt.to_vec(), task, owner: Arc::default(), rank: None, bootstrap: None };
+    let request = Request::new(rid, prompt.to_vec(), task);
     (Sequence::new(request, guard, Arc::clone(&mailbox), core_config.page_tokens, Instant::now()), mailbox)
 }
 

@@ -14,6 +14,7 @@ use crate::request::{Request, Task};
 use crate::sampling::logprobs::LogprobAsk;
 use crate::sequence::{RidGuard, Sequence};
 use crate::transfer::{Page, Pages};
+use crate::urgency::Urgency;
 use plimsoll_cache::Digest;
 use plimsoll_cache::block_hash::page_digest;
 use plimsoll_core::Nanos;
@@ -345,6 +346,8 @@ impl Incoming {
             owner: Arc::new(head.owner.owner()),
             rank: Some(self.rank),
             bootstrap: None,
+            // It has begun: a deadline refuses it no more.
+            urgency: Urgency::default(),
         };
         let mailbox = Arc::new(Mailbox::keeping(Instant::now(), self.linger));
         let mut sequence = Sequence::new(request, guard, Arc::clone(&mailbox), self.page_tokens, self.arrived);

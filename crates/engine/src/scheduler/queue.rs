@@ -21,6 +21,7 @@ pub(crate) struct Queue {
     /// Serial number to rank.
     ranks: HashMap<u64, u64>,
     tokens: usize,
+    promised: usize,
 }
 
 impl Queue {
@@ -37,6 +38,11 @@ impl Queue {
         self.tokens
     }
 
+    /// Of them, those that may be refused for a deadline.
+    pub(crate) fn promised(&self) -> usize {
+        self.promised
+    }
+
     /// In order of turn. Visits everybody: not for a step.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Sequence> {
         self.by_turn.values()
@@ -46,9 +52,19 @@ impl Queue {
         self.by_turn.first_key_value().map(|(_, sequence)| sequence)
     }
 
+    pub(crate) fn last(&self) -> Option<&Sequence> {
+        self.by_turn.last_key_value().map(|(_, sequence)| sequence)
+    }
+
+    pub(crate) fn get(&self, serial: u64) -> Option<&Sequence> {
+        let rank = *self.ranks.get(&serial)?;
+        self.by_turn.get(&Turn { rank, serial })
+    }
+
     pub(crate) fn insert(&mut self, turn: Turn, sequence: Sequence) {
         debug_assert_eq!(turn.serial, sequence.serial);
         self.tokens += sequence.remaining();
+        self.promised += usize::from(sequence.is_promised());
         self.ranks.insert(turn.serial, turn.rank);
         let before = self.by_turn.insert(turn, sequence);
         debug_assert!(before.is_none(), "{turn:?} was taken");
@@ -64,6 +80,7 @@ impl Queue {
         let rank = self.ranks.remove(&serial)?;
         let sequence = self.by_turn.remove(&Turn { rank, serial })?;
         self.tokens -= sequence.remaining();
+        self.promised -= usize::from(sequence.is_promised());
         Some(sequence)
     }
 

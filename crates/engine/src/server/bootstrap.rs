@@ -14,7 +14,14 @@ impl State {
     ///
     /// # Errors
     /// When the engine does not take one, or a prefill or decode engine lacks what brings the legs together.
-    pub(crate) fn submit_all(&self, fields: &Fields, mut requests: Vec<Request>) -> Result<Vec<Ticket>, ApiError> {
+    ///
+    /// Requests that name a goal are taken when the scheduler has looked at them, so that a refusal is a proper status of
+    /// a stream, too.
+    pub(crate) async fn submit_all(
+        &self,
+        fields: &Fields,
+        mut requests: Vec<Request>,
+    ) -> Result<Vec<Ticket>, ApiError> {
         if self.disagg.is_some() {
             attach(fields, &mut requests, self.config.disagg.bootstrap_port)?;
         }
@@ -22,7 +29,15 @@ impl State {
             let leg = self.disagg.as_ref().map(|service| leg(service, &mut request)).transpose()?.flatten();
             Ok(self.engine.handle().submit_with(request, leg)?)
         };
-        requests.into_iter().map(submit).collect()
+        // A leg is looked at only when the other one is there.
+        let goal = self.disagg.is_none() && requests.iter().any(|request| request.urgency.has_goal());
+        let tickets: Vec<Ticket> = requests.into_iter().map(submit).collect::<Result<_, ApiError>>()?;
+        if goal {
+            for ticket in &tickets {
+                ticket.accepted().await?;
+            }
+        }
+        Ok(tickets)
     }
 }
 

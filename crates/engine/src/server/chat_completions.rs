@@ -9,6 +9,7 @@ use super::logprobs::{Names, chat_ask};
 use super::params::{LengthRule, check_model, choices, errand, generation, of_choice, rids, room_after, sampling};
 use super::prompts::{beside, conversation};
 use super::sse::{self, Framer, push_error, push_event};
+use super::urgency::SloHeaders;
 use crate::mailbox::{Ticket, Update};
 use crate::request::Finish;
 use crate::sampling::SamplingParams;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 
 pub(crate) async fn handle(
     state: Arc<State>,
-    pinned: RankHeader,
+    (pinned, slo): (RankHeader, SloHeaders),
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, ApiError> {
@@ -38,7 +39,7 @@ pub(crate) async fn handle(
         LengthRule { names: &["max_completion_tokens", "max_tokens"], default: state.config.default_max_tokens };
     let params =
         SamplingParams { logprobs: chat_ask(&fields)?, ..sampling(&fields, &length, room, state.vocab_tokens)? };
-    let (n, errand) = (choices(&fields)?, errand(&fields, pinned.or_body(&fields)?)?);
+    let (n, errand) = (choices(&fields)?, errand(&fields, pinned.or_body(&fields)?, slo)?);
     let wishes = Wishes::read(&fields, wanted_ids(&headers))?;
     let ids = rids(&fields, n)?;
     let head = Head::new(&state, ids.first().cloned().unwrap_or_default());
@@ -58,7 +59,7 @@ pub(crate) async fn handle(
     let parts: Vec<Choice> = (0..n).map(choice).collect();
     let requests = ids.into_iter().enumerate();
     let requests = requests.map(|(index, rid)| generation(&errand, rid, prompt.clone(), of_choice(&params, index)));
-    let tickets = state.submit_all(&fields, requests.collect())?;
+    let tickets = state.submit_all(&fields, requests.collect()).await?;
     if wishes.stream {
         let parts = tickets.into_iter().zip(parts).map(|(ticket, part)| (ticket, Box::new(part) as Box<dyn Framer>));
         return Ok(sse::response(&state, parts.collect(), move |out| {

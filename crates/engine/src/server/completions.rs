@@ -9,6 +9,7 @@ use super::logprobs::{Names, completion_ask};
 use super::params::{LengthRule, check_model, choices, errand, generation, of_choice, rids, room_after, sampling};
 use super::prompts::{beside, texts_or_ids};
 use super::sse::{self, Framer, push_error, push_event};
+use super::urgency::SloHeaders;
 use crate::mailbox::{Ticket, Update};
 use crate::request::Finish;
 use crate::sampling::SamplingParams;
@@ -23,7 +24,11 @@ const DEFAULT_TOKENS: usize = 16;
 /// Prompts times choices.
 const MAX_ANSWERS: usize = 512;
 
-pub(crate) async fn handle(state: Arc<State>, pinned: RankHeader, body: Bytes) -> Result<Response, ApiError> {
+pub(crate) async fn handle(
+    state: Arc<State>,
+    (pinned, slo): (RankHeader, SloHeaders),
+    body: Bytes,
+) -> Result<Response, ApiError> {
     let shared = Arc::clone(&state);
     let (fields, prompts) = beside(body.len(), move || {
         let fields = Fields::parse(&body)?;
@@ -37,7 +42,7 @@ pub(crate) async fn handle(state: Arc<State>, pinned: RankHeader, body: Bytes) -
         return Err(ApiError::field("n", format!("prompts times n is more than {MAX_ANSWERS}")));
     }
     let length = LengthRule { names: &["max_tokens", "max_completion_tokens"], default: DEFAULT_TOKENS };
-    let errand = errand(&fields, pinned.or_body(&fields)?)?;
+    let errand = errand(&fields, pinned.or_body(&fields)?, slo)?;
     let echo = fields.flag("echo")?;
     let logprobs = completion_ask(&fields, echo)?;
     let wishes = Wishes::read(&fields, SglExt::default())?;
@@ -67,7 +72,7 @@ pub(crate) async fn handle(state: Arc<State>, pinned: RankHeader, body: Bytes) -
         });
         requests.push(generation(&errand, rid, prompt.clone(), params));
     }
-    let tickets = state.submit_all(&fields, requests)?;
+    let tickets = state.submit_all(&fields, requests).await?;
     if wishes.stream {
         let parts = tickets.into_iter().zip(parts).map(|(ticket, part)| (ticket, Box::new(part) as Box<dyn Framer>));
         return Ok(sse::response(&state, parts.collect(), move |out| {

@@ -7,6 +7,7 @@ use super::fields::Fields;
 use super::params::{check_model, errand, rids, room_after};
 use super::prompts::{beside, texts_or_ids};
 use super::sse;
+use super::urgency::SloHeaders;
 use crate::request::{Request, Task};
 use axum::Json;
 use axum::response::{IntoResponse, Response};
@@ -14,7 +15,11 @@ use bytes::Bytes;
 use serde_json::json;
 use std::sync::Arc;
 
-pub(crate) async fn handle(state: Arc<State>, pinned: RankHeader, body: Bytes) -> Result<Response, ApiError> {
+pub(crate) async fn handle(
+    state: Arc<State>,
+    (pinned, slo): (RankHeader, SloHeaders),
+    body: Bytes,
+) -> Result<Response, ApiError> {
     let shared = Arc::clone(&state);
     let (fields, inputs) = beside(body.len(), move || {
         let fields = Fields::parse(&body)?;
@@ -29,7 +34,7 @@ pub(crate) async fn handle(state: Arc<State>, pinned: RankHeader, body: Bytes) -
     if fields.get("dimensions").is_some() {
         return Err(ApiError::field("dimensions", "is not supported by this engine"));
     }
-    let errand = errand(&fields, pinned.or_body(&fields)?)?;
+    let errand = errand(&fields, pinned.or_body(&fields)?, slo)?;
     let ids = rids(&fields, inputs.len())?;
     let mut requests = Vec::with_capacity(inputs.len());
     for (prompt, rid) in inputs.into_iter().zip(ids) {
@@ -38,7 +43,7 @@ pub(crate) async fn handle(state: Arc<State>, pinned: RankHeader, body: Bytes) -
     }
     let mut data = Vec::with_capacity(requests.len());
     let mut tokens = 0;
-    for (index, mut ticket) in state.submit_all(&fields, requests)?.into_iter().enumerate() {
+    for (index, mut ticket) in state.submit_all(&fields, requests).await?.into_iter().enumerate() {
         let whole = sse::collect(&state, &mut ticket).await;
         let Some(vector) = whole.embedding else {
             let error = whole.finish.as_ref().and_then(ApiError::of_finish);

@@ -1,6 +1,7 @@
 //! Error answers: OpenAI's error object on every route.
 
 use crate::driver::SubmitError;
+use crate::refusal::Refusal;
 use crate::request::Finish;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -15,6 +16,8 @@ pub(crate) struct ApiError {
     pub(crate) code: &'static str,
     /// The field that is wrong.
     pub(crate) param: Option<String>,
+    /// What the scheduler said.
+    pub(crate) refusal: Option<Box<Refusal>>,
 }
 
 impl ApiError {
@@ -25,7 +28,7 @@ impl ApiError {
             400..=499 => "invalid_request_error",
             _ => "engine_error",
         };
-        ApiError { status, message: message.into(), kind, code, param: None }
+        ApiError { status, message: message.into(), kind, code, param: None, refusal: None }
     }
 
     /// 400 about a field. The message starts with its name.
@@ -34,7 +37,13 @@ impl ApiError {
     }
 
     pub(crate) fn json(&self) -> Value {
-        json!({"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}})
+        let mut error = json!({"message": self.message, "type": self.kind, "param": self.param, "code": self.code});
+        if let Some(Refusal::SloUnattainable(late)) = self.refusal.as_deref() {
+            error["goal"] = json!(late.goal);
+            error["predicted_ms"] = json!(late.predicted.as_millis_f64());
+            error["wanted_ms"] = json!(late.wanted.as_millis_f64());
+        }
+        json!({"error": error})
     }
 
     /// The error that the end of a request stands for, when it is one (a client's own abort is not).
@@ -44,9 +53,16 @@ impl ApiError {
                 let code = if *status == 503 { "shutting_down" } else { "engine_failed" };
                 Some(ApiError::new(*status, code, message))
             }
-            Finish::Refused(refusal) => Some(ApiError::new(refusal.status(), refusal.code(), refusal.to_string())),
+            Finish::Refused(refusal) => Some(refusal.clone().into()),
             _ => None,
         }
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        let error = ApiError::new(refusal.status(), refusal.code(), refusal.to_string());
+        ApiError { refusal: Some(Box::new(refusal)), ..error }
     }
 }
 
@@ -60,7 +76,7 @@ impl From<SubmitError> for ApiError {
             SubmitError::NoSuchRank { .. } => {
                 ApiError { param: Some("routed_dp_rank".to_owned()), ..ApiError::new(400, "invalid_request", message) }
             }
-            SubmitError::QueueFull => ApiError::new(503, "queue_full", message),
+            SubmitError::QueueFull => Refusal::QueueFull.into(),
             SubmitError::Stopped => ApiError::new(503, "shutting_down", message),
         }
     }
@@ -69,6 +85,11 @@ impl From<SubmitError> for ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        (status, [(header::CONTENT_TYPE, "application/json")], self.json().to_string()).into_response()
+        let body = self.json().to_string();
+        let mut response = (status, [(header::CONTENT_TYPE, "application/json")], body).into_response();
+        if let Some(seconds) = self.refusal.and_then(|refusal| refusal.retry_after_s()) {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
+        response
     }
 }

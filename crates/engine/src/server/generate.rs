@@ -10,6 +10,7 @@ use super::params::{
 };
 use super::prompts::{beside, encode};
 use super::sse::{self, Framer, push_event};
+use super::urgency::SloHeaders;
 use crate::mailbox::{Ticket, Update};
 use crate::migration::desk::Attached;
 use crate::request::{Finish, Request, Task};
@@ -25,7 +26,7 @@ const MAX_BATCH: usize = 256;
 /// Inputs times choices.
 const MAX_ANSWERS: usize = 512;
 
-pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, ApiError> {
+pub(crate) async fn handle(state: Arc<State>, slo: SloHeaders, body: Bytes) -> Result<Response, ApiError> {
     let shared = Arc::clone(&state);
     let (fields, inputs) = beside(body.len(), move || {
         let fields = Fields::parse(&body)?;
@@ -34,12 +35,12 @@ pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, A
     })
     .await?;
     let stream = fields.flag("stream")?;
-    let (requests, n) = requests(&state, &fields, &inputs)?;
+    let (requests, n) = requests(&state, &fields, slo, &inputs)?;
     // Several choices are a list too, as in SGLang.
     let list = inputs.batch || n > 1;
     let texts = fields.flag("return_text_in_logprobs")?;
     let forms: Vec<Form> = requests.iter().map(|request| Form::of(request, &state, texts)).collect();
-    let tickets = state.submit_all(&fields, requests)?;
+    let tickets = state.submit_all(&fields, requests).await?;
     if stream {
         let incremental = state.config.incremental_streaming;
         let parts = tickets.into_iter().zip(forms).enumerate().map(|(index, (ticket, form))| {
@@ -61,7 +62,12 @@ pub(crate) async fn handle(state: Arc<State>, body: Bytes) -> Result<Response, A
 }
 
 /// The requests of a body, choices of one prompt next to each other, and the number of choices.
-fn requests(state: &State, fields: &Fields, inputs: &Inputs) -> Result<(Vec<Request>, usize), ApiError> {
+fn requests(
+    state: &State,
+    fields: &Fields,
+    slo: SloHeaders,
+    inputs: &Inputs,
+) -> Result<(Vec<Request>, usize), ApiError> {
     let length = LengthRule { names: &["max_new_tokens"], default: state.config.default_max_tokens };
     let count = inputs.prompts.len();
     // One object for all inputs, or a list with one per input.
@@ -74,7 +80,7 @@ fn requests(state: &State, fields: &Fields, inputs: &Inputs) -> Result<(Vec<Requ
     };
     // Checked for the fields it shares with the OpenAI bodies, such as lora_path.
     refuse_unsupported(fields)?;
-    let errand = errand(fields, pinned_rank(fields)?)?;
+    let errand = errand(fields, pinned_rank(fields)?, slo)?;
     let n = choices(&per_input[0])?;
     if count * n > MAX_ANSWERS {
         return Err(ApiError::field("n", format!("inputs times n is more than {MAX_ANSWERS}")));
@@ -215,7 +221,7 @@ fn finish_reason(finish: &Finish, generated: usize) -> Value {
         Finish::HandedOver => json!({"type": "length", "length": 0}),
         Finish::Refused(refusal) => json!({
             "type": "abort", "message": refusal.to_string(), "status_code": refusal.status(),
-            "err_type": refusal.err_type(), "code": refusal.code(),
+            "err_type": refusal.err_type(), "code": refusal.code(), "retry_after": refusal.retry_after_s(),
         }),
         Finish::Migrated { migration, output_tokens, fence } => json!({
             "type": "migrated", "migration": migration, "output_tokens": output_tokens, "fence": fence,

@@ -135,7 +135,7 @@ pub(crate) fn server_info(state: &State) -> Json<Value> {
         "max_queued_requests": state.config.max_waiting,
         "chunked_prefill_size": state.config.token_budget,
         "incremental_streaming_output": state.config.incremental_streaming,
-        "schedule_policy": "fcfs",
+        "schedule_policy": state.config.order.policy.as_str(),
         "dp_size": state.config.dp_size,
         "timing": state.config.timing.as_ref().map(timing),
         "tp_size": 1,

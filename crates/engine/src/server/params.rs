@@ -3,6 +3,7 @@
 use super::State;
 use super::errors::ApiError;
 use super::fields::{Fields, token_id, token_ids};
+use super::urgency::SloHeaders;
 use crate::kv_events::Owner;
 use crate::namespace::Namespace;
 use crate::request::{Request, Task};
@@ -244,8 +245,9 @@ pub(crate) fn check_model(state: &State, fields: &Fields) -> Result<(), ApiError
 }
 
 /// What a body says about how its requests are to be served, whatever they are: a request without id, prompt and task.
-pub(crate) fn errand(fields: &Fields, rank: Option<usize>) -> Result<Request, ApiError> {
-    Ok(Request { owner: owner(fields)?, rank, ..Request::new(String::new(), Vec::new(), Task::Embed) })
+pub(crate) fn errand(fields: &Fields, rank: Option<usize>, slo: SloHeaders) -> Result<Request, ApiError> {
+    let urgency = slo.and_body(fields)?;
+    Ok(Request { owner: owner(fields)?, rank, urgency, ..Request::new(String::new(), Vec::new(), Task::Embed) })
 }
 
 /// A generation request from its parts.
