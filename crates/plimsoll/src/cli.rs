@@ -7,11 +7,13 @@ use disagg::DisaggArgs;
 use kv_events::KvEventsArgs;
 use plimsoll_engine::EngineConfig;
 use plimsoll_settings::{LogFormat, PolicyName};
+use schedule::ScheduleArgs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 pub mod disagg;
 pub mod kv_events;
+pub mod schedule;
 
 /// Keeps LLM inference stable under load, in front of SGLang and vLLM engines.
 #[derive(Clone, Debug, Parser)]
@@ -124,6 +126,8 @@ pub struct EngineArgs {
     /// Requests that may wait before further ones get 503
     #[arg(long, value_name = "N", default_value_t = EngineConfig::default().max_waiting)]
     pub max_waiting: usize,
+    #[command(flatten)]
+    pub schedule: ScheduleArgs,
     /// Tokens computed in one step, prefill and decode together [default: 512, or the timing profile's]
     #[arg(long, value_name = "N")]
     pub token_budget: Option<usize>,

@@ -10,13 +10,11 @@ use crate::request::{Request, Task};
 use serde_json::Value;
 
 impl State {
-    /// All or none: when one of them is refused, those already taken are cancelled with their tickets.
+    /// All or none: when one of them is refused, those already taken are cancelled with their tickets. Requests that name
+    /// a goal are taken when the scheduler has looked at them, so that a refusal is a proper status of a stream, too.
     ///
     /// # Errors
     /// When the engine does not take one, or a prefill or decode engine lacks what brings the legs together.
-    ///
-    /// Requests that name a goal are taken when the scheduler has looked at them, so that a refusal is a proper status of
-    /// a stream, too.
     pub(crate) async fn submit_all(
         &self,
         fields: &Fields,

@@ -13,6 +13,7 @@ mod lifecycle;
 mod logprobs;
 mod migration;
 mod ranks;
+mod slo;
 mod streams;
 mod text;
 mod timing;

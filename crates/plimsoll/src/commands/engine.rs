@@ -1,13 +1,14 @@
 //! `plimsoll engine`: one built-in engine in this process, until SIGTERM or Ctrl-C.
 
 use crate::cli::EngineArgs;
+use crate::cli::schedule::ScheduleArgs;
 use crate::commands::demo::stdin_guard;
 use crate::{Failure, output, runtime, telemetry};
 use plimsoll_engine::migration::MigrationConfig;
 use plimsoll_engine::model::folder::{self, Folder};
 use plimsoll_engine::model::seeded;
 use plimsoll_engine::text::Text;
-use plimsoll_engine::{EngineConfig, EngineError};
+use plimsoll_engine::{EngineConfig, EngineError, Order, SchedulePolicy};
 use plimsoll_settings::Telemetry;
 use std::path::Path;
 use std::sync::Arc;
@@ -76,6 +77,7 @@ fn config(args: EngineArgs) -> Result<EngineConfig, Failure> {
         dp_size: args.dp_size.unwrap_or(base.dp_size),
         max_running: args.max_running.unwrap_or(base.max_running),
         max_waiting: args.max_waiting,
+        order: order(&args.schedule),
         token_budget: args.token_budget.unwrap_or(base.token_budget),
         context_tokens: args.context_tokens.unwrap_or(base.context_tokens),
         default_max_tokens: args.default_max_tokens,
@@ -115,6 +117,16 @@ fn export_model(config: &EngineConfig, path: &Path) -> Result<(), Failure> {
     config.text.export(source, path).map_err(Failure::failed)?;
     output::note(&format!("plimsoll engine: model written to {}", path.display()));
     Ok(())
+}
+
+fn order(args: &ScheduleArgs) -> Order {
+    Order {
+        // The parser lets through no other name.
+        policy: SchedulePolicy::named(&args.schedule_policy).unwrap_or_default(),
+        patience: Duration::from_millis(args.slo_patience_ms),
+        low_priority_first: args.schedule_low_priority_values_first,
+        preemption_threshold: args.priority_scheduling_preemption_threshold,
+    }
 }
 
 fn watch(kind: SignalKind) -> Result<Signal, Failure> {
