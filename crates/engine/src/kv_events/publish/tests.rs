@@ -151,11 +151,8 @@ async fn traffic(handle: &EngineHandle, rng: &mut ChaCha8Rng, requests: usize) {
                 ..SamplingParams::default()
             };
             let rid = rng.random::<u64>().to_string();
-            tickets.push(
-                handle
-                    .submit(Request { rid, prompt, task: Task::Generate(params), owner, rank: None, bootstrap: None })
-                    .unwrap(),
-            );
+            tickets
+                .push(handle.submit(Request { owner, ..Request::new(rid, prompt, Task::Generate(params)) }).unwrap());
         }
         for mut ticket in tickets {
             while timeout(PATIENCE, ticket.next()).await.unwrap().is_some() {}
