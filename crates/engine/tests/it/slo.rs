@@ -83,7 +83,11 @@ fn a_stream_that_is_open_is_told_inside() {
     assert_eq!((&reason["code"], &reason["retry_after"]), (&json!("slo_unattainable"), &json!(1)), "{reason}");
     let events = openai.events();
     assert_eq!(events.last().unwrap()["error"]["code"], "slo_unattainable");
-    // Who runs is left alone.
+    // Who runs is left alone, and nobody waits any more once the step that told them so is counted.
+    let begun = Instant::now();
+    while server.load()["num_waiting_reqs"] != 0 && begun.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let load = server.load();
     assert_eq!((&load["num_running_reqs"], &load["num_waiting_reqs"]), (&json!(1), &json!(0)));
     drop(runs);
