@@ -1,9 +1,9 @@
 //! Deadlines and priorities over HTTP: every spelling, every face, refusals in each one's own form.
 
-use crate::client::{Answer, Server, config};
+use crate::client::{Answer, PATIENCE, Server, config};
 use plimsoll_engine::{EngineConfig, Order, SchedulePolicy};
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Steps of 50 ms that compute at most 64 tokens: 2,000 tokens are 32 steps, 1.6 s. One request at a time.
 fn slow() -> EngineConfig {
