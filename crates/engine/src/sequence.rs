@@ -92,8 +92,12 @@ impl Generation {
         })
     }
 
-    /// First prompt position whose logits are still needed for log-probabilities of the prompt.
-    fn prompt_logits_from(&self, prompt_len: usize) -> Option<usize> {
+    /// First prompt position whose logits are still needed for log-probabilities of the prompt. None once there is
+    /// output: they went out with its first token, here or where the request came from.
+    fn prompt_logits_from(&self, tokens: &[u32], prompt_len: usize) -> Option<usize> {
+        if tokens.len() > prompt_len {
+            return None;
+        }
         let from = self.params.logprobs.as_ref()?.prompt_from? + self.prompt_logprobs.len();
         // The logits after the prompt's last token belong to the output.
         (from + 1 < prompt_len).then_some(from)
@@ -215,7 +219,9 @@ impl Sequence {
         let last = self.tokens.len() - 1;
         let tokens = match &self.job {
             Job::Embed { .. } => 0,
-            Job::Generate(generation) => generation.prompt_logits_from(self.prompt_len).map_or(last, |at| at.min(last)),
+            Job::Generate(generation) => {
+                generation.prompt_logits_from(&self.tokens, self.prompt_len).map_or(last, |at| at.min(last))
+            }
         };
         tokens / self.chain.page_tokens()
     }
@@ -246,7 +252,7 @@ impl Sequence {
     /// The first of the tokens up to `end` whose logits this step must give; `None` when none are needed.
     pub(crate) fn logits_from(&self, end: usize) -> Option<usize> {
         let Job::Generate(generation) = &self.job else { return None };
-        match generation.prompt_logits_from(self.prompt_len) {
+        match generation.prompt_logits_from(&self.tokens, self.prompt_len) {
             Some(from) if from < end => Some(from.max(self.computed)),
             _ => (end == self.tokens.len()).then_some(end - 1),
         }
@@ -262,7 +268,7 @@ impl Sequence {
     ) {
         let Job::Generate(generation) = &mut self.job else { return };
         let Some(ask) = generation.params.logprobs.clone() else { return };
-        while let Some(from) = generation.prompt_logits_from(self.prompt_len).filter(|from| *from < end) {
+        while let Some(from) = generation.prompt_logits_from(&self.tokens, self.prompt_len).filter(|from| *from < end) {
             let Some(row) = rows.next() else { return };
             generation.prompt_logprobs.push(logprobs(row, rules.first_logit, self.tokens[from + 1], &ask));
         }
