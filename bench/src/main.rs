@@ -1,6 +1,7 @@
 //! One binary for every part of the benchmark, so that `cargo run` builds all of them at once and each part can
 //! start the others from its own executable, in processes of their own (their CPU time must not mix).
 
+mod engine;
 mod gateway;
 mod l4;
 mod load;
@@ -24,6 +25,8 @@ struct Cli {
 enum Part {
     /// Measure every contender and print the table.
     Gateway(gateway::Args),
+    /// Measure the engine's decode and prefill against memory bandwidth and `gemm`, and print the table.
+    Engine(engine::Args),
     /// Closed-loop load client; prints one JSON line.
     Load(load::Args),
     /// Fake engine.
@@ -37,6 +40,7 @@ enum Part {
 fn main() -> anyhow::Result<()> {
     match Cli::parse().part {
         Part::Gateway(args) => gateway::run(&args),
+        Part::Engine(args) => engine::run(&args),
         Part::Load(args) => one_thread(load::run(args)),
         Part::Upstream(args) => one_thread(upstream::run(args)),
         Part::L4(args) => l4::run(args),
