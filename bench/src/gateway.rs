@@ -6,7 +6,7 @@ mod contender;
 mod figures;
 mod fleet;
 mod http;
-mod machine;
+pub mod machine;
 pub mod process;
 mod product;
 mod scenario;

@@ -1,6 +1,7 @@
 //! One binary for every part of the benchmark, so that `cargo run` builds all of them at once and each part can
 //! start the others from its own executable, in processes of their own (their CPU time must not mix).
 
+mod engine;
 mod gateway;
 mod kv_transfer;
 mod l4;
@@ -30,6 +31,8 @@ enum Part {
     /// One end of `kv-transfer`; prints one JSON line.
     #[command(hide = true)]
     KvEnd(kv_transfer::EndArgs),
+    /// Measure the engine's decode and prefill against memory bandwidth and `gemm`, and print the table.
+    Engine(engine::Args),
     /// Closed-loop load client; prints one JSON line.
     Load(load::Args),
     /// Fake engine.
@@ -45,6 +48,7 @@ fn main() -> anyhow::Result<()> {
         Part::Gateway(args) => gateway::run(&args),
         Part::KvTransfer(args) => kv_transfer::run(&args),
         Part::KvEnd(args) => kv_transfer::run_end(&args),
+        Part::Engine(args) => engine::run(&args),
         Part::Load(args) => one_thread(load::run(args)),
         Part::Upstream(args) => one_thread(upstream::run(args)),
         Part::L4(args) => l4::run(args),

@@ -16,13 +16,15 @@ const WORTH_SHARING: usize = 1 << 19;
 #[derive(Debug)]
 pub struct Team {
     pool: Option<rayon::ThreadPool>,
+    /// Shares even what is not worth it, so that tests of small models are tests of sharing too.
+    eager: bool,
 }
 
 impl Team {
     /// One thread: the caller's.
     #[must_use]
     pub fn alone() -> Self {
-        Team { pool: None }
+        Team { pool: None, eager: false }
     }
 
     /// # Errors
@@ -36,7 +38,12 @@ impl Team {
             .thread_name(|index| format!("engine-math-{index}"))
             .build()
             .map_err(std::io::Error::other)?;
-        Ok(Team { pool: Some(pool) })
+        Ok(Team { pool: Some(pool), eager: false })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn eager(threads: usize) -> std::io::Result<Self> {
+        Ok(Team { eager: true, ..Team::new(threads)? })
     }
 
     /// Threads for a model of this size where none were asked for: all cores, or one for a tiny model.
@@ -63,7 +70,8 @@ impl Team {
 
     /// Into how many parts to cut `work`, of which `least` is worth a thread of its own.
     pub(crate) fn parts(&self, work: usize, least: usize) -> usize {
-        self.threads().min(work / least.max(1)).max(1)
+        let least = if self.eager { 1 } else { least.max(1) };
+        self.threads().min(work / least).max(1)
     }
 
     /// As [`Self::each`], on one thread where the work (in multiply-adds) is small.

@@ -70,7 +70,7 @@ proptest! {
         }
         let rows: Vec<Vec<f32>> = (0..rows).map(|_| (0..inputs).map(|_| value()).collect()).collect();
         let x = grid(&rows);
-        let team = Team::new(threads).unwrap();
+        let team = Team::eager(threads).unwrap();
         for isa in Isa::all() {
             let mut y = Grid::default();
             team.enter(|| matrix.multiply(isa, &team, &x, &mut y));

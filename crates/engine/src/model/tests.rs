@@ -3,6 +3,8 @@
 use super::*;
 use crate::kernels::{Block, LANES, Matrix};
 
+mod schedules;
+
 fn small(seed: u64) -> ModelConfig {
     ModelConfig {
         layers: 2,
