@@ -47,7 +47,7 @@ pub(super) fn render(results: &Results) -> Result<String, Error> {
             let per_cpu = figure(&|_, cell| cell.tokens as f64 / cell.took.cpu_s);
             let own = model.threads as f64 / threads as f64;
             let share = |cell: &Cell, bandwidth: f64, peak: f64, took: f64| match kind {
-                Kind::Decode1 => cell.bytes / took / bandwidth,
+                Kind::Decode1 | Kind::LongDecode1 => cell.bytes / took / bandwidth,
                 _ => cell.flops / took / peak,
             };
             let wall = figure(&|round, cell| {
@@ -58,7 +58,8 @@ pub(super) fn render(results: &Results) -> Result<String, Error> {
                 let (bandwidth, peak) = (round.floors.bandwidth(threads).1, round.floors.peak(threads).1);
                 share(cell, bandwidth, peak, cell.took.cpu_s / threads as f64)
             });
-            let what = if kind == Kind::Decode1 { "reading" } else { "`gemm`" };
+            let reads = matches!(kind, Kind::Decode1 | Kind::LongDecode1);
+            let what = if reads { "reading" } else { "`gemm`" };
             let name = kind.name();
             writeln!(
                 out,
@@ -67,17 +68,18 @@ pub(super) fn render(results: &Results) -> Result<String, Error> {
                 cpu * 100.0
             )?;
         }
-        let ratio = |of: &dyn Fn(&Cell) -> f64| {
-            let both =
-                |round: &Round| Some((*find(round, index, Kind::Decode16)?, *find(round, index, Kind::Decode1)?));
-            median(results.rounds.iter().filter_map(|round| both(round).map(|(many, one)| of(&many) / of(&one))))
+        let ratio = |many: Kind, one: Kind, of: &dyn Fn(&Cell) -> f64| {
+            let both = |round: &Round| Some(of(find(round, index, many)?) / of(find(round, index, one)?));
+            median(results.rounds.iter().filter_map(both))
         };
-        writeln!(
-            out,
-            "\nBatch 16 gives {:.1} times the tokens/s of batch 1 ({:.1} by processor time).",
-            ratio(&|cell| cell.tokens as f64 / cell.took.wall_s),
-            ratio(&|cell| cell.tokens as f64 / cell.took.cpu_s)
-        )?;
+        for (many, one, at) in [(Kind::Decode16, Kind::Decode1, 64), (Kind::LongDecode16, Kind::LongDecode1, 512)] {
+            writeln!(
+                out,
+                "\nAt {at}, batch 16 gives {:.1} times the tokens/s of batch 1 ({:.1} by processor time).",
+                ratio(many, one, &|cell| cell.tokens as f64 / cell.took.wall_s),
+                ratio(many, one, &|cell| cell.tokens as f64 / cell.took.cpu_s)
+            )?;
+        }
     }
     writeln!(
         out,

@@ -5,8 +5,9 @@ use plimsoll_engine::model::{KvStore, Model, ModelConfig, Run, Want};
 use plimsoll_engine::team::Team;
 use std::sync::Arc;
 
-/// Positions a sequence has behind it when decode is measured.
-const CONTEXT: usize = 512;
+/// Positions a sequence has behind it when decode is measured: hardly any KV, and more of it than is convenient.
+const SHORT: usize = 64;
+const LONG: usize = 512;
 /// Tokens of a prefill, in chunks as the engine cuts them by default.
 const PROMPT: usize = 2048;
 const CHUNK: usize = 512;
@@ -18,17 +19,22 @@ const MOST_SEQUENCES: usize = 16;
 pub(super) enum Kind {
     Decode1,
     Decode16,
+    LongDecode1,
+    LongDecode16,
     Prefill512,
     Prefill2048,
 }
 
 impl Kind {
-    pub(super) const ALL: [Kind; 4] = [Kind::Decode1, Kind::Decode16, Kind::Prefill512, Kind::Prefill2048];
+    pub(super) const ALL: [Kind; 6] =
+        [Kind::Decode1, Kind::Decode16, Kind::LongDecode1, Kind::LongDecode16, Kind::Prefill512, Kind::Prefill2048];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Kind::Decode1 => "decode, batch 1, at 512",
-            Kind::Decode16 => "decode, batch 16, at 512",
+            Kind::Decode1 => "decode, batch 1, at 64",
+            Kind::Decode16 => "decode, batch 16, at 64",
+            Kind::LongDecode1 => "decode, batch 1, at 512",
+            Kind::LongDecode16 => "decode, batch 16, at 512",
             Kind::Prefill512 => "prefill of 512",
             Kind::Prefill2048 => "prefill of 2048",
         }
@@ -80,7 +86,7 @@ impl Bench {
         let tokens = (0..PROMPT as u32).map(|i| (i * 7919 + 300) % vocab).collect();
         let mut bench = Bench { name, model, threads, kv, tokens, pages };
         for sequence in 0..MOST_SEQUENCES {
-            bench.prefill(sequence, CONTEXT);
+            bench.prefill(sequence, LONG);
         }
         Ok(bench)
     }
@@ -94,38 +100,45 @@ impl Bench {
         // About the same processor time for every cell.
         let budget = if quick { 2e10 } else { 6e10 };
         match kind {
-            Kind::Decode1 | Kind::Decode16 => {
-                let batch = if kind == Kind::Decode1 { 1 } else { 16 };
-                let flops = self.flops(batch, CONTEXT * batch, batch);
-                // A step of one sequence costs memory, not arithmetic.
-                let steps = ((budget / flops.max(self.bytes(batch) * 4.0)) as usize).clamp(5, 5_000);
-                self.decode(batch, 2);
-                let took = Took::measure(|| self.decode(batch, steps));
-                let (flops, bytes) = (flops * steps as f64, self.bytes(batch) * steps as f64);
-                Cell { model, kind, tokens: batch * steps, flops, bytes, took }
-            }
-            Kind::Prefill512 | Kind::Prefill2048 => {
-                let length = if kind == Kind::Prefill512 { CHUNK } else { PROMPT };
-                let chunks = (0..length / CHUNK).map(|chunk| {
-                    let (start, end) = (chunk * CHUNK, (chunk + 1) * CHUNK);
-                    self.flops(CHUNK, (start..end).map(|position| position + 1).sum(), usize::from(end == length))
-                });
-                let flops: f64 = chunks.sum();
-                let times = ((budget / flops) as usize).clamp(1, 500);
-                let took = Took::measure(|| (0..times).for_each(|_| self.prefill(0, length)));
-                Cell { model, kind, tokens: length * times, flops: flops * times as f64, bytes: 0.0, took }
-            }
+            Kind::Prefill512 => self.measure_prefill(model, kind, CHUNK, budget),
+            Kind::Prefill2048 => self.measure_prefill(model, kind, PROMPT, budget),
+            Kind::Decode1 => self.measure_decode(model, kind, (1, SHORT), budget),
+            Kind::Decode16 => self.measure_decode(model, kind, (16, SHORT), budget),
+            Kind::LongDecode1 => self.measure_decode(model, kind, (1, LONG), budget),
+            Kind::LongDecode16 => self.measure_decode(model, kind, (16, LONG), budget),
         }
     }
 
-    fn decode(&mut self, batch: usize, steps: usize) {
+    fn measure_decode(&mut self, model: usize, kind: Kind, (batch, context): (usize, usize), budget: f64) -> Cell {
+        let flops = self.flops(batch, context * batch, batch);
+        let bytes = self.bytes(batch, context);
+        // A step of one sequence costs memory, not arithmetic.
+        let steps = ((budget / flops.max(bytes * 4.0)) as usize).clamp(5, 5_000);
+        self.decode(batch, context, 2);
+        let took = Took::measure(|| self.decode(batch, context, steps));
+        let (flops, bytes) = (flops * steps as f64, bytes * steps as f64);
+        Cell { model, kind, tokens: batch * steps, flops, bytes, took }
+    }
+
+    fn measure_prefill(&mut self, model: usize, kind: Kind, length: usize, budget: f64) -> Cell {
+        let chunks = (0..length / CHUNK).map(|chunk| {
+            let (start, end) = (chunk * CHUNK, (chunk + 1) * CHUNK);
+            self.flops(CHUNK, (start..end).map(|position| position + 1).sum(), usize::from(end == length))
+        });
+        let flops: f64 = chunks.sum();
+        let times = ((budget / flops) as usize).clamp(1, 500);
+        let took = Took::measure(|| (0..times).for_each(|_| self.prefill(0, length)));
+        Cell { model, kind, tokens: length * times, flops: flops * times as f64, bytes: 0.0, took }
+    }
+
+    fn decode(&mut self, batch: usize, context: usize, steps: usize) {
         let each = self.pages.len() / MOST_SEQUENCES;
         for step in 0..steps {
             let token = step % self.tokens.len();
             let runs: Vec<Run<'_>> = (0..batch)
                 .map(|sequence| Run {
                     tokens: &self.tokens[token..=token],
-                    start: CONTEXT,
+                    start: context,
                     pages: &self.pages[sequence * each..][..each],
                     want: Want::Logits,
                 })
@@ -158,9 +171,9 @@ impl Bench {
     }
 
     /// Weights and KV that a decode step reads.
-    fn bytes(&self, batch: usize) -> f64 {
+    fn bytes(&self, batch: usize, context: usize) -> f64 {
         let config = self.model.config();
-        let kv = 2 * config.layers * config.kv_width() * (CONTEXT + 1) * size_of::<f32>();
+        let kv = 2 * config.layers * config.kv_width() * (context + 1) * size_of::<f32>();
         let embedding = if config.tied_embeddings { 0 } else { config.vocab_tokens * config.hidden * size_of::<f32>() };
         (self.model.weight_bytes() - embedding + batch * kv) as f64
     }
