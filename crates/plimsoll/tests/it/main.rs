@@ -2,6 +2,7 @@
 
 mod check;
 mod help;
+mod model_folder;
 mod program;
 mod serving;
 mod traces;
