@@ -33,6 +33,11 @@ enum Part {
     KvEnd(kv_transfer::EndArgs),
     /// Measure the engine's decode and prefill against memory bandwidth and `gemm`, and print the table.
     Engine(engine::Args),
+    /// Measure how fast KV moves between two engine processes, beside iperf3.
+    KvTransfer(kv_transfer::Args),
+    /// One end of `kv-transfer`; prints one JSON line.
+    #[command(hide = true)]
+    KvEnd(kv_transfer::EndArgs),
     /// Closed-loop load client; prints one JSON line.
     Load(load::Args),
     /// Fake engine.
@@ -49,6 +54,8 @@ fn main() -> anyhow::Result<()> {
         Part::KvTransfer(args) => kv_transfer::run(&args),
         Part::KvEnd(args) => kv_transfer::run_end(&args),
         Part::Engine(args) => engine::run(&args),
+        Part::KvTransfer(args) => kv_transfer::run(&args),
+        Part::KvEnd(args) => kv_transfer::run_end(&args),
         Part::Load(args) => one_thread(load::run(args)),
         Part::Upstream(args) => one_thread(upstream::run(args)),
         Part::L4(args) => l4::run(args),

@@ -95,10 +95,14 @@ pub async fn serve(
     let engine = Engine::start_with(&config, faults.clone(), sinks.unwrap_or_default())?;
     let http_port = listener.local_addr().map_err(EngineError::Accept)?.port();
     let disagg = match engine.identity() {
-        Some(identity) if config.disagg.role != Role::Unified => Some(
-            Service::start(config.disagg.clone(), identity, engine.handle(), faults.clone(), config.dp_size, http_port)
-                .await?,
-        ),
+        Some(identity) if config.disagg.role != Role::Unified => Some(Service::start(
+            config.disagg.clone(),
+            identity,
+            engine.handle(),
+            faults.clone(),
+            config.dp_size,
+            http_port,
+        )?),
         _ => None,
     };
     let carrier = carrier(&config, &engine, &faults).await?;

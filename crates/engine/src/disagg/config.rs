@@ -1,7 +1,9 @@
 //! The role of an engine, and what it needs to know for it.
 
 use crate::transfer::Secret;
-use std::net::{IpAddr, Ipv4Addr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What an engine does of a request.
@@ -54,6 +56,34 @@ pub struct DisaggConfig {
     pub secret: Option<Secret>,
     /// Buffers of about a megabyte for pages on their way, all requests together.
     pub buffers: usize,
+    /// The bootstrap port, when it is open already: see [`DisaggConfig::listen`].
+    pub listener: Option<Arc<TcpListener>>,
+}
+
+impl DisaggConfig {
+    /// Opens the bootstrap port of a prefill engine, so that nobody who finds the engine's own address open is refused
+    /// there. Without it the port is opened when the engine starts to serve.
+    ///
+    /// # Errors
+    /// When the port is taken.
+    pub fn listen(&mut self) -> io::Result<()> {
+        if self.role == Role::Prefill {
+            let listener = TcpListener::bind((self.bootstrap_host, self.bootstrap_port))?;
+            listener.set_nonblocking(true)?;
+            self.listener = Some(Arc::new(listener));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn listener(&mut self) -> io::Result<tokio::net::TcpListener> {
+        if self.listener.is_none() {
+            self.listen()?;
+        }
+        match &self.listener {
+            Some(listener) => tokio::net::TcpListener::from_std(listener.try_clone()?),
+            None => Err(io::Error::other("only a prefill engine has a bootstrap port")),
+        }
+    }
 }
 
 impl Default for DisaggConfig {
@@ -66,6 +96,7 @@ impl Default for DisaggConfig {
             deadline: Duration::from_secs(5),
             secret: None,
             buffers: 64,
+            listener: None,
         }
     }
 }

@@ -17,7 +17,6 @@ use parking_lot::Mutex;
 use plimsoll_cache::{Chain, Digest};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
@@ -81,8 +80,8 @@ impl Service {
     ///
     /// # Errors
     /// When the port is taken.
-    pub(crate) async fn start(
-        config: DisaggConfig,
+    pub(crate) fn start(
+        mut config: DisaggConfig,
         identity: Identity,
         engine: EngineHandle,
         faults: FaultSwitch,
@@ -95,8 +94,9 @@ impl Service {
             deadline: config.deadline,
             pool: Pool::new(identity.page_bytes as usize, config.buffers),
         };
-        let address = (config.bootstrap_host, config.bootstrap_port);
-        let listens = config.role == Role::Prefill;
+        let port = config.bootstrap_port;
+        let failed = |error| EngineError::Bootstrap { port, error };
+        let listener = (config.role == Role::Prefill).then(|| config.listener()).transpose().map_err(failed)?;
         let context = Arc::new(Context {
             config,
             terms,
@@ -107,11 +107,9 @@ impl Service {
             ranks,
             http_port,
         });
-        if !listens {
+        let Some(listener) = listener else {
             return Ok(Service { context, accepting: None, bootstrap_port: None });
-        }
-        let failed = |error| EngineError::Bootstrap { port: address.1, error };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        };
         let port = listener.local_addr().map_err(failed)?.port();
         let accepting = tokio::spawn(bootstrap::accept(listener, Arc::clone(&context))).abort_handle();
         Ok(Service { context, accepting: Some(accepting), bootstrap_port: Some(port) })

@@ -32,7 +32,7 @@ pub fn run(args: EngineArgs) -> Result<(), Failure> {
         return timing::list();
     }
     let export = args.export_model.clone();
-    let config = config(args)?;
+    let mut config = config(args)?;
     if let Some(folder) = export {
         return export_model(&config, &folder);
     }
@@ -41,6 +41,11 @@ pub fn run(args: EngineArgs) -> Result<(), Failure> {
         let listener = TcpListener::bind(listen).await.map_err(|error| {
             Failure::failed(format!("cannot listen on {listen}: {error}"))
                 .hint("give `--listen` another address, port 0 takes a free one")
+        })?;
+        let port = config.disagg.bootstrap_port;
+        config.disagg.listen().map_err(|error| {
+            Failure::failed(format!("cannot listen on bootstrap port {port}: {error}"))
+                .hint("give `--disaggregation-bootstrap-port` another port, 0 takes a free one")
         })?;
         let address = listener.local_addr().map_err(Failure::failed)?;
         let (mut term, mut int) = (watch(SignalKind::terminate())?, watch(SignalKind::interrupt())?);

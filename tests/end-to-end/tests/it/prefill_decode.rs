@@ -1,8 +1,7 @@
 //! Prefill and decode in two processes: the answer of one engine, and an end for both legs whatever happens to either.
 
-use plimsoll_end_to_end::client::ask;
 use plimsoll_end_to_end::engine::{EngineProcess, PrefillDecode, SOON};
-use plimsoll_end_to_end::{Answer, PATIENCE};
+use plimsoll_end_to_end::{Answer, Connection, PATIENCE};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,14 +28,18 @@ fn fresh(words: usize) -> Value {
     body
 }
 
-/// A leg whose answer is looked at later, if at all.
-fn leg(engine: &EngineProcess, body: &Value) -> JoinHandle<Answer> {
+/// A leg whose answer is looked at later, if there is one at all.
+fn leg(engine: &EngineProcess, body: &Value) -> JoinHandle<Option<Answer>> {
     let (addr, body) = (engine.addr, body.to_string());
-    tokio::spawn(async move { ask(addr, "POST", "/generate", &[], body.as_bytes()).await })
+    tokio::spawn(async move {
+        let mut connection = Connection::open(addr).await;
+        connection.post("/generate", &[], &body).await;
+        connection.try_answer().await
+    })
 }
 
-async fn fails(leg: JoinHandle<Answer>, part: &str) {
-    let answer = tokio::time::timeout(PATIENCE, leg).await.unwrap().unwrap();
+async fn fails(leg: JoinHandle<Option<Answer>>, part: &str) {
+    let answer = tokio::time::timeout(PATIENCE, leg).await.unwrap().unwrap().unwrap();
     assert_eq!(answer.status(), 500, "{}", answer.text());
     assert!(answer.text().contains(part), "{part:?} is not in {}", answer.text());
 }
@@ -103,7 +106,7 @@ async fn a_killed_prefill_engine_ends_the_decode_leg_and_another_takes_its_place
     pair.prefill.process.kill();
     fails(decode, "Decode transfer failed").await;
     assert!(killed.elapsed() < SOON);
-    prefill.abort();
+    assert!(prefill.await.unwrap().is_none(), "it died with its request");
     pair.decode.empty().await;
     // Nobody is there: the next one fails soon as well.
     fails(leg(&pair.decode, &pair.body(&request(20, 4))), "Decode handshake failed").await;
@@ -127,7 +130,7 @@ async fn a_killed_decode_engine_ends_the_prefill_leg() {
     pair.decode.process.kill();
     fails(prefill, "Prefill transfer failed").await;
     assert!(killed.elapsed() < SOON);
-    decode.abort();
+    assert!(decode.await.unwrap().is_none(), "it died with its request");
     pair.prefill.empty().await;
     // The prefill engine goes on with another.
     pair.decode = EngineProcess::start(&[&["--role", "decode"][..], &ARGS].concat());
