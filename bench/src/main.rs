@@ -26,11 +26,6 @@ struct Cli {
 enum Part {
     /// Measure every contender and print the table.
     Gateway(gateway::Args),
-    /// Measure how fast KV moves between two engine processes, beside iperf3.
-    KvTransfer(kv_transfer::Args),
-    /// One end of `kv-transfer`; prints one JSON line.
-    #[command(hide = true)]
-    KvEnd(kv_transfer::EndArgs),
     /// Measure the engine's decode and prefill against memory bandwidth and `gemm`, and print the table.
     Engine(engine::Args),
     /// Measure how fast KV moves between two engine processes, beside iperf3.
@@ -51,8 +46,6 @@ enum Part {
 fn main() -> anyhow::Result<()> {
     match Cli::parse().part {
         Part::Gateway(args) => gateway::run(&args),
-        Part::KvTransfer(args) => kv_transfer::run(&args),
-        Part::KvEnd(args) => kv_transfer::run_end(&args),
         Part::Engine(args) => engine::run(&args),
         Part::KvTransfer(args) => kv_transfer::run(&args),
         Part::KvEnd(args) => kv_transfer::run_end(&args),
