@@ -2,21 +2,19 @@
 //! [`crate::lockstep`] says when.
 
 use crate::config::EngineConfig;
-use crate::disagg::notes::First;
 use crate::driver::Size;
 use crate::kv_events::publish::Sink;
 use crate::kv_events::{CachedNames, KvEventsConfig, Medium};
 use crate::model::{KvStore, Model, Output, Run, Want};
-use crate::request::Finish;
 use crate::sampling::TokenRules;
 use crate::scheduler::{Limits, Scheduler};
-use crate::sequence::{Job, Sequence};
+use crate::sequence::Sequence;
 use crate::stats::Stats;
 use crate::transfer::Identity;
-use plimsoll_core::Nanos;
 use plimsoll_timing::StepShape;
 use std::time::{Duration, Instant};
 
+mod finish;
 mod legs;
 pub(crate) mod moving;
 
@@ -52,6 +50,8 @@ struct Rate {
 pub(crate) struct Computed {
     output: Output,
     started: Instant,
+    /// Time it took to decide what to compute.
+    planning: Duration,
 }
 
 impl Core {
@@ -155,6 +155,7 @@ impl Core {
 
     /// Computes one step, to be posted with [`Core::finish`] before the next. `None` when no sequence could be scheduled.
     pub(crate) fn compute(&mut self, started: Instant) -> Option<Computed> {
+        let began = Instant::now();
         self.sweep();
         self.attend();
         let before = self.scheduler.retractions;
@@ -166,8 +167,9 @@ impl Core {
             return None;
         }
         let runs: Vec<Run<'_>> = self.scheduler.running.iter().filter(|s| s.scheduled > 0).map(run_of).collect();
+        let planning = began.elapsed();
         let output = self.model.forward(&runs, &mut self.kv);
-        Some(Computed { output, started })
+        Some(Computed { output, started, planning })
     }
 
     /// Tells what entered and left the cache since the last time.
@@ -208,78 +210,6 @@ impl Core {
                 shape.add_prefill(new as u64, cached as u64, last);
             }
         }
-    }
-
-    /// Samples and posts what was computed. `now` is when the step ended, `spent` what it took.
-    pub(crate) fn finish(&mut self, computed: &Computed, now: Instant, spent: Duration) {
-        let started = computed.started;
-        let mut logits = computed.output.logits.chunks_exact(self.model.logit_count());
-        let mut hidden = computed.output.hidden.chunks_exact(self.model.config().hidden);
-        let (mut done, mut leaving) = (Vec::new(), Vec::new());
-        let mut decode_only = true;
-        let (mut batch, mut generated) = (0u64, 0u64);
-        for index in 0..self.scheduler.running.len() {
-            let sequence = &self.scheduler.running[index];
-            let scheduled = sequence.scheduled;
-            if scheduled == 0 {
-                continue;
-            }
-            batch += 1;
-            let start = sequence.computed;
-            let in_prompt = scheduled.min(sequence.prompt_len.saturating_sub(start));
-            if in_prompt > 0 || scheduled > 1 {
-                decode_only = false;
-            }
-            let end = start + scheduled;
-            self.scheduler.running[index].take_prompt_logprobs(&mut logits, end, &self.rules);
-            self.scheduler.commit(index);
-            let sequence = &mut self.scheduler.running[index];
-            if sequence.retractions == 0 {
-                if sequence.cached_tokens == Some(start) {
-                    self.stats.queue_time.observe(started.saturating_duration_since(sequence.arrived).as_secs_f64());
-                }
-                self.stats.computed_prompt_tokens += in_prompt as u64;
-                if start + scheduled >= sequence.prompt_len && in_prompt > 0 {
-                    self.stats.prompt_tokens += sequence.prompt_len as u64;
-                    self.stats.cached_tokens += sequence.cached_tokens.unwrap_or(0) as u64;
-                }
-            }
-            if sequence.is_embed() {
-                if embed(sequence, scheduled, &mut hidden) {
-                    done.push(index);
-                }
-                continue;
-            }
-            if sequence.remaining() > 0 {
-                continue;
-            }
-            let Some(row) = logits.next() else { continue };
-            generated += 1;
-            if sequence.outbound.is_some() {
-                if let Some((token, reported)) = sequence.draw(row, &self.rules) {
-                    let cached = sequence.cached_tokens.unwrap_or(0);
-                    leaving.push((index, First::new(token, cached, reported.as_ref())));
-                }
-                continue;
-            }
-            match sequence.last_token.replace(now) {
-                Some(last) => self.stats.itl.observe((now - last).as_secs_f64()),
-                None => self.stats.ttft.observe((now - sequence.arrived).as_secs_f64()),
-            }
-            if sequence.advance(row, &self.rules).is_some() {
-                self.stats.e2e.observe((now - sequence.arrived).as_secs_f64());
-                done.push(index);
-            }
-        }
-        self.scheduler.retire(&done);
-        for (index, first) in leaving.into_iter().rev() {
-            let before = done.partition_point(|done| *done < index);
-            self.leave_with(index - before, first);
-        }
-        self.ship();
-        self.scheduler.observe(self.scheduler.at(now), Nanos(spent.as_nanos() as u64));
-        self.count(decode_only, batch, generated, spent, now);
-        self.refresh();
     }
 
     fn count(&mut self, decode_only: bool, batch: u64, generated: u64, spent: Duration, now: Instant) {
@@ -331,25 +261,4 @@ fn run_of(sequence: &Sequence) -> Run<'_> {
         None => Want::Nothing,
     };
     Run { tokens: &sequence.tokens[sequence.computed..end], start: sequence.computed, pages: &sequence.pages, want }
-}
-
-/// Adds the hidden states of this step; true when the prompt is complete and the embedding posted.
-fn embed<'a>(sequence: &mut Sequence, rows: usize, hidden: &mut impl Iterator<Item = &'a [f32]>) -> bool {
-    let complete = sequence.remaining() == 0;
-    let Job::Embed { sum } = &mut sequence.job else { return false };
-    // Token by token in order: the sum has the same bits however the prompt was chunked.
-    for row in hidden.take(rows) {
-        sum.resize(row.len(), 0.0);
-        for (sum, value) in sum.iter_mut().zip(row) {
-            *sum += value;
-        }
-    }
-    if !complete {
-        return false;
-    }
-    // The mean's scale cancels in the normalisation.
-    let length = sum.iter().map(|v| v * v).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
-    let vector: Vec<f32> = sum.iter().map(|v| v / length).collect();
-    sequence.end(Finish::Embedded, Some(vector));
-    true
 }

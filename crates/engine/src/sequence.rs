@@ -274,12 +274,6 @@ impl Sequence {
         }
     }
 
-    /// Chooses the next token by the logits after the last one, and pushes it.
-    pub(crate) fn advance(&mut self, logits: &[f32], rules: &TokenRules) -> Option<Finish> {
-        let (token, reported) = self.draw(logits, rules)?;
-        self.push(token, reported, rules, None)
-    }
-
     /// Chooses the next token by the logits after the last one, and pushes nothing.
     pub(crate) fn draw(&mut self, logits: &[f32], rules: &TokenRules) -> Option<(u32, Option<TokenLogprobs>)> {
         let Job::Generate(generation) = &mut self.job else { return None };
@@ -313,7 +307,7 @@ impl Sequence {
     }
 
     /// Appends a generated token and posts it. Says when the request is complete; `last` completes it in any case.
-    fn push(
+    pub(crate) fn push(
         &mut self,
         token: u32,
         reported: Option<TokenLogprobs>,

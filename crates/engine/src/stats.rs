@@ -60,6 +60,9 @@ pub struct Stats {
     /// Timing mode: joint steps that were not done when they should have been, and time given up for them.
     pub late_steps: u64,
     pub lost_ns: u64,
+    /// Time of steps outside the model: deciding what to compute, pages, counting, posting; and choosing tokens.
+    pub scheduling_ns: u64,
+    pub sampling_ns: u64,
     pub prefill_busy_us: u64,
     /// Steps, sum of batch, of time in us, of batch squared, of batch x time, of generated tokens; decode-only steps.
     pub decode_moments: [u64; 6],

@@ -4,7 +4,7 @@ use super::*;
 use crate::mailbox::Mailbox;
 use crate::model::ModelConfig;
 use crate::refusal::Refusal;
-use crate::request::{Request, Task};
+use crate::request::{Finish, Request, Task};
 use crate::sampling::SamplingParams;
 use crate::sequence::{RidGuard, RidSet};
 use proptest::prelude::*;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 mod legs;
 mod sampled;
+mod schedules;
 
 pub(crate) fn config(kv_pages: usize, max_running: usize, token_budget: usize) -> EngineConfig {
     EngineConfig {

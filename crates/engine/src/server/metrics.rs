@@ -136,6 +136,7 @@ fn text(state: &State) -> String {
     page.histogram("sglang:inter_token_latency_seconds", "Between tokens of a request", |s| &s.itl);
     page.histogram("sglang:e2e_request_latency_seconds", "Arrival to last token", |s| &s.e2e);
     page.histogram("sglang:queue_time_seconds", "Arrival to first admission", |s| &s.queue_time);
+    scheduling(&mut page);
     lockstep(&mut page);
     if let Some(streams) = &state.kv_events {
         kv_events(&mut page, &streams.stats());
@@ -144,6 +145,21 @@ fn text(state: &State) -> String {
         legs(&mut page, &service.context().stats.lock());
     }
     page.out
+}
+
+/// What it costs to keep the schedule, and whom it turned away.
+fn scheduling(page: &mut Page<'_>) {
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let counters: [(&str, &str, Reading<'_>); 3] = [
+        ("scheduling_seconds_total", "Time of steps outside the model and the sampling", &|s| seconds(s.scheduling_ns)),
+        ("sampling_seconds_total", "Time spent choosing tokens", &|s| seconds(s.sampling_ns)),
+        ("refused_requests_total", "Requests turned away: queue full, late, displaced, too long", &|s| {
+            s.refused as f64
+        }),
+    ];
+    for (name, help, value) in counters {
+        page.one(&format!("plimsoll_engine_{name}"), "counter", help, value);
+    }
 }
 
 /// What SGLang's prefill and decode engines say of their transfers. Those of all ranks count under rank 0.
