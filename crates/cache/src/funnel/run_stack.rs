@@ -14,7 +14,7 @@
 //!
 //! Memory: 8 bytes per distinct block, about 100 per node (1 to 2 nodes per request that brings something new). Bounded: the
 //! oldest blocks leave first, which is exactly what an LRU cache of that size would do; so the same structure with a
-//! bound *is* the cache of one instance.
+//! bound *is* the cache of one instance. A second bound, on nodes, is for streams that branch at every block.
 
 use super::fenwick::Fenwick;
 use crate::fingerprint_map::FingerprintMap;
@@ -49,6 +49,7 @@ pub struct RunStack {
     /// No run lives before this place in `order`.
     oldest: usize,
     max_blocks: u64,
+    max_nodes: usize,
     dropped_blocks: u64,
 }
 
@@ -96,7 +97,36 @@ impl RunStack {
             left: Fenwick::default(),
             oldest: 0,
             max_blocks,
+            max_nodes: usize::MAX,
             dropped_blocks: 0,
+        }
+    }
+
+    /// Changes the bounds; what does not fit any more leaves. The nodes' bound makes memory certain, where a stream branches at every
+    /// block; when it bites, less is held than an LRU cache of `max_blocks` would.
+    pub fn limit(&mut self, max_blocks: u64, max_nodes: usize) {
+        (self.max_blocks, self.max_nodes) = (max_blocks, max_nodes.max(1));
+        self.shrink();
+    }
+
+    /// Pieces of the tree.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        self.by_first.len()
+    }
+
+    /// The bound on nodes is reached.
+    #[must_use]
+    pub fn crowded(&self) -> bool {
+        self.nodes() >= self.max_nodes
+    }
+
+    fn shrink(&mut self) {
+        while self.blocks() > self.max_blocks {
+            self.drop_oldest(self.blocks() - self.max_blocks);
+        }
+        while self.nodes() > self.max_nodes {
+            self.drop_oldest(u64::MAX);
         }
     }
 
@@ -159,16 +189,40 @@ impl RunStack {
         self.left.add(place as usize, path.len() as u64);
         let bottom = self.grow(&walk, path, id);
         self.runs[id as usize].bottom = bottom;
-        while self.blocks() > self.max_blocks {
-            self.drop_oldest(self.blocks() - self.max_blocks);
-        }
+        self.shrink();
         pieces
+    }
+
+    /// The request that touched `path[..from]` last has since made `path[from..]`: its answer. They lie below its prompt, as
+    /// old as that. Only where the prompt is held whole and nothing stands on it yet; else nothing happens, and false is returned.
+    pub fn extend(&mut self, path: &[u64], from: usize) -> bool {
+        let Some(more) = path.get(from..).filter(|more| !more.is_empty() && from > 0) else { return false };
+        let walk = self.walk(&path[..from]);
+        let Some(&leaf) = walk.whole.last().filter(|_| walk.part.is_none() && walk.depth == from) else { return false };
+        let node = &mut self.nodes[leaf as usize];
+        if node.children > 0 {
+            return false;
+        }
+        node.fingerprints.extend_from_slice(more);
+        let run = &mut self.runs[node.run as usize];
+        run.left += more.len() as u64;
+        self.left.add(run.place as usize, more.len() as u64);
+        self.shrink();
+        true
     }
 
     /// Forgets what was touched last before `horizon`.
     pub fn expire(&mut self, horizon: Nanos) {
+        self.pass_ended();
         while self.oldest_touch().is_some_and(|touched| touched < horizon) {
             self.drop_oldest(u64::MAX);
+        }
+    }
+
+    /// Runs that have ended are never looked at again.
+    fn pass_ended(&mut self) {
+        while self.order.get(self.oldest).is_some_and(|run| *run == NONE) {
+            self.oldest += 1;
         }
     }
 
@@ -286,9 +340,7 @@ impl RunStack {
 
     /// Takes blocks off the oldest run's leaf, at most one node's worth.
     fn drop_oldest(&mut self, at_most: u64) {
-        while self.order.get(self.oldest).is_some_and(|run| *run == NONE) {
-            self.oldest += 1;
-        }
+        self.pass_ended();
         let Some(id) = self.order.get(self.oldest).copied() else { return };
         let bottom = self.runs[id as usize].bottom;
         let node = &mut self.nodes[bottom as usize];
