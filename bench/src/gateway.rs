@@ -3,12 +3,12 @@
 
 mod cell;
 mod contender;
-mod figures;
-mod fleet;
-mod http;
+pub mod figures;
+pub mod fleet;
+pub mod http;
 pub mod machine;
 pub mod process;
-mod product;
+pub mod product;
 mod scenario;
 mod stalled;
 mod table;

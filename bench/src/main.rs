@@ -6,6 +6,7 @@ mod gateway;
 mod kv_transfer;
 mod l4;
 mod load;
+mod schedule;
 mod supervise;
 mod upstream;
 mod wire;
@@ -28,6 +29,8 @@ enum Part {
     Gateway(gateway::Args),
     /// Measure the engine's decode and prefill against memory bandwidth and `gemm`, and print the table.
     Engine(engine::Args),
+    /// Measure what a step of the engine costs besides its model, by the number of running requests.
+    Schedule(schedule::Args),
     /// Measure how fast KV moves between two engine processes, beside iperf3.
     KvTransfer(kv_transfer::Args),
     /// One end of `kv-transfer`; prints one JSON line.
@@ -47,6 +50,7 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().part {
         Part::Gateway(args) => gateway::run(&args),
         Part::Engine(args) => engine::run(&args),
+        Part::Schedule(args) => schedule::run(&args),
         Part::KvTransfer(args) => kv_transfer::run(&args),
         Part::KvEnd(args) => kv_transfer::run_end(&args),
         Part::Load(args) => one_thread(load::run(args)),

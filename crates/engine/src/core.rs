@@ -32,7 +32,7 @@ pub(crate) struct Core {
     pub(crate) scheduler: Scheduler,
     /// Where KV events go; `None`: nobody listens.
     pub(crate) events: Option<Sink>,
-    legs: Legs,
+    pub(crate) legs: Legs,
     max_waiting: usize,
     pub(crate) stats: Stats,
     rate: Rate,

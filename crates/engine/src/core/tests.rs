@@ -10,7 +10,7 @@ use crate::sequence::{RidGuard, RidSet};
 use proptest::prelude::*;
 use std::sync::Arc;
 
-mod legs;
+pub(crate) mod legs;
 mod sampled;
 mod schedules;
 

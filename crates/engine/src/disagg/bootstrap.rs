@@ -104,18 +104,22 @@ async fn seat(stream: TcpStream, context: &Context) -> Result<(), TransferError>
     let late = tokio::time::sleep(context.config.handshake);
     tokio::pin!(late);
     let mut beat = context.beat();
+    // One that does not fit has hung up already; it keeps its place so that the prefill leg learns why.
+    let fits = context.terms.identity.check(&link.peer).is_ok();
     let seat = loop {
         tokio::select! {
+            // A leg that is there learns of the caller's end by the link.
+            biased;
             seat = knock.seat() => break seat?,
-            // Anything but a sign of life is its end.
-            incoming = link.receiver.next() => match incoming? {
-                Incoming::Beat => {}
-                _ => return Err(TransferError::Unexpected("frame before the prefill leg was there")),
-            },
-            _ = beat.tick() => link.sender.beat().await?,
             () = &mut late => {
                 return link.sender.abort(&format!("no prefill leg came to bootstrap_room {room}")).await;
             }
+            // Anything but a sign of life is its end.
+            incoming = link.receiver.next(), if fits => match incoming? {
+                Incoming::Beat => {}
+                _ => return Err(TransferError::Unexpected("frame before the prefill leg was there")),
+            },
+            _ = beat.tick(), if fits => link.sender.beat().await?,
         }
     };
     if let Err(mut caller) = seat.send(Caller { link, prompt_tokens, prompt }) {

@@ -150,7 +150,8 @@ fn text(state: &State) -> String {
 /// What it costs to keep the schedule, and whom it turned away.
 fn scheduling(page: &mut Page<'_>) {
     let seconds = |ns: u64| ns as f64 / 1e9;
-    let counters: [(&str, &str, Reading<'_>); 3] = [
+    let counters: [(&str, &str, Reading<'_>); 4] = [
+        ("steps_total", "Steps in which this rank computed anything", &|s| s.steps as f64),
         ("scheduling_seconds_total", "Time of steps outside the model and the sampling", &|s| seconds(s.scheduling_ns)),
         ("sampling_seconds_total", "Time spent choosing tokens", &|s| seconds(s.sampling_ns)),
         ("refused_requests_total", "Requests turned away: queue full, late, displaced, too long", &|s| {

@@ -3,7 +3,8 @@
 
 use super::*;
 use crate::disagg::failure::{Failure, Phase};
-use crate::disagg::leg::{Inbound, InboundTask, Leg, News, Outbound, OutboundTask, Reply, Shipment, Turn};
+pub(crate) use crate::disagg::leg::Leg;
+use crate::disagg::leg::{Inbound, InboundTask, News, Outbound, OutboundTask, Reply, Shipment, Turn};
 use crate::refusal::Refusal;
 use crate::sampling::logprobs::LogprobAsk;
 use crate::transfer::{Expected, Pool, with_tail};
@@ -29,7 +30,7 @@ enum Break {
 }
 
 /// The tasks of one request and the connection between them.
-struct Wire {
+pub(crate) struct Wire {
     outbound: Option<OutboundTask>,
     inbound: Option<InboundTask>,
     digests: Vec<Digest>,
@@ -42,7 +43,7 @@ struct Wire {
 
 impl Wire {
     /// Moves at most one thing each way, as the tasks would.
-    fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         self.turns += 1;
         let (Some(outbound), Some(inbound)) = (&mut self.outbound, &mut self.inbound) else { return };
         if !self.met {
@@ -101,6 +102,26 @@ impl Wire {
     }
 }
 
+/// Both legs of a request for this prompt, and what joins them.
+pub(crate) fn wire(prompt: &[u32], pool: &Pool) -> (Wire, Box<Outbound>, Box<Inbound>) {
+    let mut chain = Chain::new(16, None);
+    chain.extend(prompt);
+    let digests = with_tail(&chain, prompt, None);
+    let (outbound, outbound_task) = Outbound::new(digests.clone(), pool.clone());
+    let (inbound, inbound_task) = Inbound::new();
+    let wire = Wire {
+        outbound: Some(outbound_task),
+        inbound: Some(inbound_task),
+        digests,
+        due: None,
+        met: false,
+        landing: None,
+        turns: 0,
+        sent_pages: 0,
+    };
+    (wire, outbound, inbound)
+}
+
 struct Pair {
     prefill: Core,
     decode: Core,
@@ -123,27 +144,14 @@ impl Pair {
 
     fn submit(&mut self, prompt: &[u32], params: &SamplingParams) {
         let name = self.wires.len();
-        let mut chain = Chain::new(16, None);
-        chain.extend(prompt);
-        let digests = with_tail(&chain, prompt, None);
-        let (outbound, outbound_task) = Outbound::new(digests.clone(), self.pool.clone());
-        let (inbound, inbound_task) = Inbound::new();
+        let (wire, outbound, inbound) = wire(prompt, &self.pool);
         let task = || Task::Generate(params.clone());
         let (one, first) = sequence(&self.configs[0], &self.rids[0], name, task(), prompt);
         let (two, second) = sequence(&self.configs[1], &self.rids[1], name, task(), prompt);
         self.prefill.submit_leg(one, Leg::Prefill(outbound));
         self.decode.submit_leg(two, Leg::Decode(inbound));
         self.boxes.push([first, second]);
-        self.wires.push(Wire {
-            outbound: Some(outbound_task),
-            inbound: Some(inbound_task),
-            digests,
-            due: None,
-            met: false,
-            landing: None,
-            turns: 0,
-            sent_pages: 0,
-        });
+        self.wires.push(wire);
     }
 
     fn step(&mut self, side: usize) {

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 mod exact;
 mod failures;
+mod mixed;
 
 /// One engine: ranks, desk, request ids.
 pub(crate) struct Side {
@@ -52,9 +53,11 @@ impl Side {
     pub(crate) fn check(&self) {
         let held: Vec<u32> = self.desk.outgoing.values().flat_map(Outgoing::held_pages).copied().collect();
         let reserved = self.desk.incoming.values().filter(|one| one.holds()).flat_map(Incoming::held_pages).copied();
-        let held: Vec<u32> = held.into_iter().chain(reserved).collect();
+        let legs = self.cores[0].legs.held_pages();
+        let held: Vec<u32> = held.into_iter().chain(reserved).chain(legs).collect();
         self.cores[0].scheduler.check_with(&held).unwrap();
         let places = self.desk.incoming.values().filter(|one| one.holds()).count();
+        let places = places + self.cores[0].legs.counts().decode_transfer;
         assert_eq!(self.cores[0].scheduler.reserved_places, places);
     }
 

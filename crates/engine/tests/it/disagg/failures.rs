@@ -188,6 +188,10 @@ fn engines_that_do_not_fit_say_so_on_both_legs() {
         failed(&prefill, part);
         failed(&decode, part);
         failed(&decode, "Decode handshake failed");
+        // A decode leg that is over before its prefill leg comes leaves word.
+        let body = pair.body(&generate(20, 4));
+        failed(&answer(&pair.decode, "/generate", &body), part);
+        failed(&answer(&pair.prefill, "/generate", &body), part);
         assert!(began.elapsed() < SOON, "no deadline was waited for");
         pair.wait_empty();
     }
