@@ -7,6 +7,8 @@ use crate::cache_plan::CachePlan;
 use crate::flow::{Flow, Progress, Route};
 use crate::headers::{self, ENGINE, MODEL, REQUEST_ID, TRACEPARENT};
 use crate::listing;
+use crate::metrics::{EngineOnlyWord, WhyLabel};
+use crate::model_text::Asked;
 use crate::read_body::read_body;
 use crate::record::DecisionRecord;
 use crate::relay::{KEEP_ALIVE, Relay, pass};
@@ -19,6 +21,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use plimsoll_core::{ErrorCode, InstanceId, Outcome, RequestId};
 use plimsoll_load::{AttemptEnd, Charge};
+use plimsoll_protocol::prompt::TextIds;
 use plimsoll_protocol::request::{Api, MAX_MODEL_BYTES, PromptIds, PromptSize, RequestFacts, prompt_ids, scan};
 use plimsoll_traffic::class::classify;
 use std::future::Future;
@@ -110,7 +113,7 @@ async fn generation(
         }
         (None, None) => None,
     };
-    let ids = prompt_ids_of(shared, route.api, model.as_deref(), &facts, &body).await;
+    let ids = prompt_ids_of(shared, route.api, model.as_deref(), &tenant, &facts, &body).await;
     let prompt_tokens = match &ids {
         Some(ids) => ids.ids.len() as u64,
         None => shared.token_estimate.tokens(facts.prompt),
@@ -187,6 +190,7 @@ async fn prompt_ids_of(
     shared: &Shared,
     api: Api,
     model: Option<&str>,
+    tenant: &Arc<str>,
     facts: &RequestFacts,
     body: &Bytes,
 ) -> Option<PromptIds> {
@@ -201,8 +205,21 @@ async fn prompt_ids_of(
             if texts.is_empty() {
                 return None;
             }
-            texts.ids(api, model, shared.fleet.kind_of_all(), body).await
+            let kind = shared.fleet.kind_of_all();
+            let made = texts.ids(Asked { api, model, kind, tenant, cache: &shared.segments }, body).await?;
+            count(shared, &made);
+            Some(made.prompt)
         }
+    }
+}
+
+fn count(shared: &Shared, made: &TextIds) {
+    let metrics = &shared.metrics;
+    for (result, bytes) in [("known", made.known_bytes), ("new", made.text_bytes - made.known_bytes)] {
+        metrics.tokenized_bytes.get_or_create(&EngineOnlyWord { result }).inc_by(bytes as u64);
+    }
+    if let Some(whole) = made.whole {
+        metrics.tokenize_whole.get_or_create(&WhyLabel { why: whole.as_str() }).inc();
     }
 }
 

@@ -89,6 +89,10 @@ pub struct Metrics {
     pub cache_index_bytes: Gauge,
     pub cache_predicted_tokens: Family<ModelLabel, Counter>,
     pub kv_events_undecodable: Counter,
+    pub tokenized_bytes: Family<EngineOnlyWord, Counter>,
+    pub tokenize_whole: Family<WhyLabel, Counter>,
+    pub segment_cache_bytes: Gauge,
+    pub segment_cache_entries: Gauge,
     pub decisions_dropped: Gauge,
     pub reloads: Family<EngineOnlyWord, Counter>,
 }
@@ -159,6 +163,10 @@ families! {
     (cache_index_bytes, "cache_index_bytes", "Memory of the prefix indexes, in bytes", Gauge::default()),
     (cache_predicted_tokens, "cache_predicted_tokens", "Prompt tokens that the chosen rank was believed to hold", Family::default()),
     (kv_events_undecodable, "kv_events_undecodable", "Messages on KV event sockets that are no batch of events", Counter::default()),
+    (tokenized_bytes, "tokenized_prompt_bytes", "Bytes of prompt text made into token ids here, by result: known (seen before) or new", Family::default()),
+    (tokenize_whole, "tokenize_whole", "Prompts tokenised as a whole because they cannot be cut for certain, by cause", Family::default()),
+    (segment_cache_bytes, "segment_cache_bytes", "Memory of the token ids of texts seen before", Gauge::default()),
+    (segment_cache_entries, "segment_cache_entries", "Texts whose token ids are kept", Gauge::default()),
     (decisions_dropped, "decision_log_dropped_records", "Decision records that the log file could not take in time", Gauge::default()),
     (reloads, "reloads", "Settings reloads by result", Family::default()),
 }

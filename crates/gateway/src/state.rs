@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::fleet::Fleet;
 use crate::kv_view::KvViews;
 use crate::metrics::{EngineLabel, EngineWord, Metrics, OTHER_MODEL, RankLabel};
-use crate::model_text::ModelTexts;
+use crate::model_text::{ModelTexts, segment_cache};
 use crate::pending::PendingWork;
 use crate::record::Decisions;
 use crate::spans::SpanSink;
@@ -22,6 +22,7 @@ use plimsoll_load::{
     AttemptEnd, HealthChange, HealthConfig, HealthState, PolicyKind, Scheduler, SchedulerConfig, Settled, Ticket,
 };
 use plimsoll_pools::chunk::Usage;
+use plimsoll_protocol::tokenizer::SegmentCache;
 use plimsoll_settings::{PolicyName, Settings};
 use plimsoll_traffic::class::ClassRules;
 use plimsoll_traffic::retry_budget::RetryBudget;
@@ -50,6 +51,8 @@ pub struct Shared {
     /// What the engines hold, as far as they say so.
     pub kv_views: KvViews,
     pub texts: ArcSwap<ModelTexts>,
+    /// Token ids of texts seen before.
+    pub segments: Arc<SegmentCache>,
     scheduler: Mutex<Scheduler>,
     /// Served model names, for metric labels.
     models: ArcSwap<BTreeSet<String>>,
@@ -82,6 +85,7 @@ impl Shared {
             pending_aborts: PendingWork::default(),
             kv_views: KvViews::default(),
             texts: ArcSwap::default(),
+            segments: segment_cache(settings.tokens.segment_cache_bytes),
             settings: ArcSwap::from_pointee(settings),
         }
     }
@@ -178,6 +182,7 @@ impl Shared {
         self.keys.store(Arc::new(Keys::new(&settings.auth)));
         self.retry_budget.lock().reconfigure(settings.retry.budget_fraction, settings.retry.budget_burst);
         self.with_scheduler(|s| s.reconfigure(scheduler_config(&settings)));
+        self.segments.set_capacity(settings.tokens.segment_cache_bytes);
         self.settings.store(Arc::new(settings));
     }
 
@@ -207,6 +212,9 @@ impl Shared {
             }
         }
         self.render_cache_view();
+        let segments = self.segments.size();
+        metrics.segment_cache_bytes.set(segments.bytes.try_into().unwrap_or(i64::MAX));
+        metrics.segment_cache_entries.set(segments.entries.try_into().unwrap_or(i64::MAX));
         metrics.body_bytes.set(self.bodies.held_bytes().try_into().unwrap_or(i64::MAX));
         metrics.bytes_per_token.set(self.token_estimate.bytes_per_token());
         metrics.decisions_dropped.set(self.decisions.dropped().try_into().unwrap_or(i64::MAX));

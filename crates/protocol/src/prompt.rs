@@ -7,18 +7,44 @@
 use crate::chat_template::Conversation;
 use crate::request::{Api, PromptIds};
 use crate::tokenizer::folder::ModelText;
+use crate::tokenizer::{Encoded, SegmentCache, Whole};
 use jiff::civil::DateTime;
 use serde_json::{Map, Value};
 
-/// Token ids of the one text prompt of a body that [`crate::request::scan`] has accepted. `joint` stands between text parts of a
-/// message: [`crate::chat_template::messages::SGLANG_JOINT`] or `VLLM_JOINT`.
+/// What a prompt's ids are made with besides its body.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    pub text: &'a ModelText,
+    /// Ids of what `owner` has sent before.
+    pub cache: &'a SegmentCache,
+    /// The tenant: nobody finds another's texts.
+    pub owner: &'a str,
+    /// What stands between text parts of a message: [`crate::chat_template::messages::SGLANG_JOINT`] or `VLLM_JOINT`.
+    pub joint: &'a str,
+    /// For templates that print the date.
+    pub now: DateTime,
+}
+
+/// A prompt's ids, and how they were come by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TextIds {
+    pub prompt: PromptIds,
+    /// Why the text was tokenised as a whole, where it was.
+    pub whole: Option<Whole>,
+    /// Bytes of the prompt's text whose ids were known.
+    pub known_bytes: usize,
+    /// Bytes of the prompt's text.
+    pub text_bytes: usize,
+}
+
+/// Token ids of the one text prompt of a body that [`crate::request::scan`] has accepted.
 #[must_use]
-pub fn text_ids(text: &ModelText, api: Api, body: &[u8], joint: &str, now: DateTime) -> Option<PromptIds> {
+pub fn text_ids(context: &Context<'_>, api: Api, body: &[u8]) -> Option<TextIds> {
     let Value::Object(fields) = serde_json::from_slice(body).ok()? else { return None };
-    let ids = match api {
-        Api::Chat => chat(text, &fields, joint, now)?,
-        Api::Completions => plain(text, &fields, "prompt")?,
-        Api::Generate => plain(text, &fields, "text")?,
+    let Encoded { ids, whole, known_bytes, text_bytes } = match api {
+        Api::Chat => chat(context, &fields)?,
+        Api::Completions => plain(context, &fields, "prompt")?,
+        Api::Generate => plain(context, &fields, "text")?,
         Api::Embeddings => return None,
     };
     // A namespace in a form that is not understood: nothing may be said of its KV.
@@ -27,7 +53,9 @@ pub fn text_ids(text: &ModelText, api: Api, body: &[u8], joint: &str, now: DateT
         Some(Value::String(text)) => Some(Some(text.clone())),
         Some(_) => None,
     };
-    Some(PromptIds { ids, cache_salt: named("cache_salt")?, extra_key: named("extra_key")?, lora: named("lora_path")? })
+    let prompt =
+        PromptIds { ids, cache_salt: named("cache_salt")?, extra_key: named("extra_key")?, lora: named("lora_path")? };
+    Some(TextIds { prompt, whole, known_bytes, text_bytes })
 }
 
 fn flag(fields: &Map<String, Value>, name: &str, default: bool) -> Option<bool> {
@@ -37,7 +65,7 @@ fn flag(fields: &Map<String, Value>, name: &str, default: bool) -> Option<bool> 
     }
 }
 
-fn plain(text: &ModelText, fields: &Map<String, Value>, name: &str) -> Option<Vec<u32>> {
+fn plain(context: &Context<'_>, fields: &Map<String, Value>, name: &str) -> Option<Encoded> {
     let prompt = match fields.get(name)? {
         Value::String(prompt) => prompt,
         Value::Array(list) => match list.as_slice() {
@@ -46,10 +74,10 @@ fn plain(text: &ModelText, fields: &Map<String, Value>, name: &str) -> Option<Ve
         },
         _ => return None,
     };
-    text.tokenizer.encode(prompt, flag(fields, "add_special_tokens", true)?).ok()
+    context.encode(prompt, flag(fields, "add_special_tokens", true)?)
 }
 
-fn chat(text: &ModelText, fields: &Map<String, Value>, joint: &str, now: DateTime) -> Option<Vec<u32>> {
+fn chat(context: &Context<'_>, fields: &Map<String, Value>) -> Option<Encoded> {
     // A template of the request's own, or documents, is for the engine to judge.
     if ["chat_template", "documents"].iter().any(|name| fields.get(*name).is_some_and(|value| !value.is_null())) {
         return None;
@@ -60,8 +88,8 @@ fn chat(text: &ModelText, fields: &Map<String, Value>, joint: &str, now: DateTim
         (Some(_), Some(Value::String(choice))) if choice == "none" => None,
         (Some(tools), _) => Some(tools),
     };
-    let template = text.template(tools.is_some())?;
-    let messages = template.prepare(fields.get("messages")?.as_array()?, joint).ok()?;
+    let template = context.text.template(tools.is_some())?;
+    let messages = template.prepare(fields.get("messages")?.as_array()?, context.joint).ok()?;
     let mut extra = match fields.get("chat_template_kwargs") {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(extra)) => extra.clone(),
@@ -77,8 +105,14 @@ fn chat(text: &ModelText, fields: &Map<String, Value>, joint: &str, now: DateTim
         add_generation_prompt: flag(fields, "add_generation_prompt", !continue_final_message)?,
         continue_final_message,
         extra: Some(&extra),
-        now,
+        now: context.now,
     };
     let prompt = template.render(&conversation).ok()?;
-    text.tokenizer.encode(&prompt, flag(fields, "add_special_tokens", false)?).ok()
+    context.encode(&prompt, flag(fields, "add_special_tokens", false)?)
+}
+
+impl Context<'_> {
+    fn encode(&self, text: &str, add_special_tokens: bool) -> Option<Encoded> {
+        self.text.tokenizer.encode_known(self.cache, self.owner, text, add_special_tokens).ok()
+    }
 }

@@ -3,19 +3,28 @@
 //! Encoding is the `tokenizers` crate's, which is what the engines run, so that ids are theirs. Decoding token by token is
 //! our own ([`detokenize`]): the crate's decodes a growing window, and says nothing about what a stream adds up to.
 
+use boundaries::Boundaries;
+use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+mod boundaries;
+mod cuts;
 pub mod detokenize;
 pub mod folder;
 mod pieces;
+pub mod segment_cache;
+mod segments;
 #[cfg(test)]
 mod tests;
 
+pub use boundaries::Whole;
 pub use detokenize::Detokenizer;
 pub use folder::{FolderError, ModelText};
 pub use pieces::Pieces;
+pub use segment_cache::SegmentCache;
+pub use segments::Encoded;
 
 /// Why a tokenizer cannot be had, or a text not be tokenised.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +46,9 @@ struct Inner {
     tokenizer: tokenizers::Tokenizer,
     pieces: Arc<Pieces>,
     specials: BTreeMap<u32, String>,
+    boundaries: Result<Boundaries, Whole>,
+    /// Of the file: equal files make equal ids.
+    fingerprint: [u8; 32],
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -69,7 +81,9 @@ impl Tokenizer {
         let specials = added.into_iter().filter(|(_, token)| token.special).map(|(id, token)| (id, token.content));
         let specials: BTreeMap<u32, String> = specials.collect();
         let pieces = Arc::new(Pieces::of(&tokenizer, &specials)?);
-        Ok(Tokenizer(Arc::new(Inner { tokenizer, pieces, specials })))
+        let boundaries = Boundaries::of(&tokenizer);
+        let fingerprint = Sha256::digest(bytes).into();
+        Ok(Tokenizer(Arc::new(Inner { tokenizer, pieces, specials, boundaries, fingerprint })))
     }
 
     /// Token ids of a text. `add_special_tokens` puts what the tokenizer adds around every text, such as a first
@@ -80,6 +94,12 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TokenizerError> {
         let encoding = self.0.tokenizer.encode_fast(text, add_special_tokens).map_err(|_| TokenizerError::Encode)?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Why no text is cut for this tokenizer, where that is so: [`Tokenizer::encode_known`] then costs what `encode` does.
+    #[must_use]
+    pub fn never_cut(&self) -> Option<Whole> {
+        self.0.boundaries.as_ref().err().copied()
     }
 
     /// Text of token ids; unknown ids are nothing.

@@ -19,6 +19,7 @@ pub struct Settings {
     pub engines: Vec<Engine>,
     /// What the gateway should know of models. One that is not listed works too, with estimated prompt lengths.
     pub models: Vec<Model>,
+    pub tokens: Tokens,
     pub policy: Policy,
     pub classes: Classes,
     pub limits: Limits,
@@ -113,6 +114,21 @@ pub struct Model {
     /// Folder with `tokenizer.json` and, for chats, the chat template, as on Hugging Face. Text prompts are then counted exactly
     /// and, where engines publish KV events, go where their KV lies.
     pub tokenizer: PathBuf,
+}
+
+/// How prompts are tokenised here, for the models that name a tokenizer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tokens {
+    /// Memory for the token ids of messages seen before, in bytes, over all models and tenants; 0 keeps none. A token takes four; a
+    /// session's turn then costs a hash of its bytes and the tokens of what is new. Tenants share no entries.
+    pub segment_cache_bytes: u64,
+}
+
+impl Default for Tokens {
+    fn default() -> Self {
+        Tokens { segment_cache_bytes: 256 << 20 }
+    }
 }
 
 /// How an engine is chosen.

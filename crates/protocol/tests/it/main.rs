@@ -3,4 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod jinja;
+mod segments;
 mod templates;
+mod tokenizers_under_test;

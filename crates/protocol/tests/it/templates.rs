@@ -9,7 +9,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
-const STYLES: [&str; 10] =
+pub(crate) const STYLES: [&str; 10] =
     ["chatml", "qwen", "llama", "mistral", "gemma", "deepseek", "glm", "gptoss", "generation", "pythonisms"];
 const NOW: &str = "2026-11-05T07:08:09";
 
@@ -26,13 +26,13 @@ fn specials() -> Vec<(String, String)> {
 }
 
 #[derive(Clone, Debug)]
-struct Case {
-    style: &'static str,
-    name: String,
-    messages: Value,
-    tools: Option<Value>,
-    generate: bool,
-    extra: Map<String, Value>,
+pub(crate) struct Case {
+    pub(crate) style: &'static str,
+    pub(crate) name: String,
+    pub(crate) messages: Value,
+    pub(crate) tools: Option<Value>,
+    pub(crate) generate: bool,
+    pub(crate) extra: Map<String, Value>,
 }
 
 impl Case {
@@ -56,7 +56,7 @@ impl Case {
         format!("{}: {}\n got {}\nwant {}", self.name, self.messages, part(&got), part(&want))
     }
 
-    fn rendered(&self) -> Value {
+    pub(crate) fn rendered(&self) -> Value {
         let template = ChatTemplate::compile(&source(self.style), specials()).unwrap();
         let conversation = Conversation {
             messages: &self.messages,
@@ -74,7 +74,7 @@ impl Case {
     }
 }
 
-fn tools() -> Value {
+pub(crate) fn tools() -> Value {
     json!([
         {"type": "function", "function": {
             "name": "stow", "description": "Stows <cargo> & \"goods\" in a hold, it's easy",
@@ -205,7 +205,7 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-fn text() -> impl Strategy<Value = String> {
+pub(crate) fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         "[a-z <>&'\"\\\\{}%\n\t]{0,12}",
         any::<String>(),
@@ -215,7 +215,7 @@ fn text() -> impl Strategy<Value = String> {
     ]
 }
 
-fn message() -> impl Strategy<Value = Value> {
+pub(crate) fn message() -> impl Strategy<Value = Value> {
     let called =
         (text(), prop::collection::vec((text(), value()), 0..3), prop::bool::ANY).prop_map(|(content, pairs, one)| {
             let arguments: Map<String, Value> = pairs.into_iter().collect();

@@ -191,5 +191,10 @@ async fn a_chat_is_counted_exactly_and_its_next_turn_finds_its_kv() {
         let pages = usage["prompt_tokens"].as_u64().unwrap() / PAGE as u64;
         believed(&gateway, 1, pages).await;
     }
+    // The system message was tokenised once, and found by the two turns after it.
+    let bytes = |result| gateway.metric("plimsoll_tokenized_prompt_bytes_total", result);
+    let (known, new) = (bytes(&["result=\"known\""]).await, bytes(&["result=\"new\""]).await);
+    assert!(known > 2.0 * 20.0 * 59.0 && new > 20.0 * 59.0 && known > new, "{known} {new}");
+    assert!(gateway.metric("plimsoll_segment_cache_entries", &[]).await > 2.0);
     gateway.finish().await;
 }
