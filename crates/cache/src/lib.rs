@@ -8,6 +8,7 @@ pub mod chain;
 pub mod fingerprint_map;
 pub mod funnel;
 pub mod index;
+pub mod session;
 pub mod stream;
 pub mod view;
 pub mod vllm_hash;

@@ -94,6 +94,11 @@ impl Prompt {
         Prompt { chains: families.iter().filter_map(named).collect(), tokens: tokens.len() as u64 }
     }
 
+    /// Names of its full blocks, family by family.
+    pub fn chains(&self) -> impl Iterator<Item = (Family, &[u64])> {
+        self.chains.iter().map(|(family, chain)| (*family, chain.as_slice()))
+    }
+
     fn chain(&self, family: Family) -> Option<&[u64]> {
         self.chains.iter().find(|(known, _)| *known == family).map(|(_, chain)| chain.as_slice())
     }
@@ -118,15 +123,15 @@ impl FleetView {
         FleetView { config, ..FleetView::default() }
     }
 
-    /// A target whose events will come. `kind` says how its blocks are probably named; its first events confirm or
-    /// refute it.
-    pub fn add(&mut self, target: Target, kind: EngineKind) {
+    /// A target whose events will come. `kind` and `block_tokens`, where it is known already, say how its blocks are probably named; its
+    /// first events confirm or refute it.
+    pub fn add(&mut self, target: Target, kind: EngineKind, block_tokens: Option<u32>) {
         if self.publishers.contains_key(&target) {
             return;
         }
         let device = self.new_holder(target, Medium::Device);
         let host = self.new_holder(target, Medium::Host);
-        self.publishers.insert(target, Publisher::new(kind, device, host));
+        self.publishers.insert(target, Publisher::new(kind, block_tokens, device, host));
     }
 
     fn new_holder(&mut self, target: Target, medium: Medium) -> Holder {
@@ -309,6 +314,12 @@ impl FleetView {
             }
         }
         hits
+    }
+
+    /// What is said of this target counts.
+    #[must_use]
+    pub fn credited(&self, now: Nanos, target: Target) -> bool {
+        self.publishers.get(&target).is_some_and(|publisher| publisher.credited(now))
     }
 
     /// A request with this prompt goes to `target`: its blocks will soon be there.

@@ -118,8 +118,11 @@ async fn generation(
         Some(ids) => ids.ids.len() as u64,
         None => shared.token_estimate.tokens(facts.prompt),
     };
-    let cache = ids.as_ref().and_then(|ids| CachePlan::from_ids(shared, ids, model.as_deref()));
-    let verdict = classify(&class_rules(&settings), prompt_tokens, cache.as_ref().map(CachePlan::best_tokens));
+    let cache = ids.as_ref().and_then(|ids| CachePlan::from_ids(shared, ids, model.as_deref(), &tenant));
+    let turn = cache.as_ref().map(|plan| *plan.turn());
+    let best_tokens = cache.as_ref().map(CachePlan::best_tokens);
+    let hit_rounds = turn.map_or(0, |turn| turn.hit_rounds);
+    let verdict = classify(&class_rules(&settings), prompt_tokens, best_tokens, hit_rounds);
     let output_tokens = facts.max_output_tokens.unwrap_or(settings.policy.assumed_output_tokens);
     let charge = Charge {
         uncached_prefill_tokens: prompt_tokens,
@@ -144,6 +147,8 @@ async fn generation(
         class_rule: verdict.rule,
         prompt_tokens,
         prompt_tokens_exact: ids.is_some() || matches!(facts.prompt, PromptSize::Tokens(_)),
+        turn: turn.map(|turn| turn.number),
+        hit_rounds: turn.map(|turn| turn.hit_rounds),
         reserved_kv_tokens: charge.reserved_kv_tokens,
         attempts: Vec::new(),
         outcome: None,

@@ -54,6 +54,7 @@ pub fn router(shared: Arc<Shared>, loopback: bool) -> Router {
         .route("/admin/engines/{id}/drain", post(drain).delete(undrain))
         .route("/admin/ledger", get(ledger))
         .route("/admin/cache", get(cache))
+        .route("/admin/funnel", get(funnel))
         .route("/admin/log", put(set_log))
         .route("/debug/requests/{id}", get(request))
         .layer(axum::extract::DefaultBodyLimit::max(BODY_BYTES))
@@ -230,6 +231,11 @@ async fn cache(State(context): State<Context>) -> Response {
         .collect();
     let report = json!({ "distinct_blocks": blocks, "index_bytes": bytes, "publishers": publishers });
     plain(json_response(StatusCode::OK, &report))
+}
+
+async fn funnel(State(context): State<Context>) -> Response {
+    let shared = &context.shared;
+    plain(json_response(StatusCode::OK, &crate::funnel::json(&shared.funnel, shared.now())))
 }
 
 async fn set_log(State(context): State<Context>, body: Bytes) -> Answer {

@@ -11,6 +11,7 @@
 
 use crate::api_error::ApiError;
 use crate::attempt::{Attempt, new_rid};
+use crate::cache_plan::Whose;
 use crate::first_event::{StreamStart, first_event};
 use crate::flow::{Failure, Flow};
 use crate::metrics::{ModelLabel, WhyLabel};
@@ -169,7 +170,9 @@ fn place(flow: &mut Flow) -> Result<Box<Attempt>, Failure> {
     };
     flow.progress.attempts += 1;
     if let Some(plan) = &mut flow.cache {
-        plan.placed(&flow.shared, placed.target);
+        let tenant = flow.tenant.clone();
+        let whose = Whose { request: flow.id, attempt: flow.progress.attempts - 1, class: flow.class, tenant };
+        plan.placed(&flow.shared, placed.target, whose);
         let model = flow.shared.model_label(flow.model.as_deref());
         flow.shared.metrics.cache_predicted_tokens.get_or_create(&ModelLabel { model }).inc_by(placed.hit_tokens);
     }

@@ -1,26 +1,47 @@
-//! One request and the caches: who is believed to hold its prompt, and whether that was so.
+//! One request and the caches: who is believed to hold its prompt, which turn of its session it is, and what came of both.
 
+use crate::funnel::{Place, Told};
 use crate::state::Shared;
+use plimsoll_cache::funnel::{Answer, CellKey, Reported};
+use plimsoll_cache::session::{PromptEnd, Turn, TurnEnd, realm};
 use plimsoll_cache::view::{Hit, Prompt};
-use plimsoll_core::Target;
+use plimsoll_core::{Class, Outcome, RequestId, Target};
+use plimsoll_pools::chunk::Usage;
 use plimsoll_protocol::request::PromptIds;
+use std::sync::Arc;
 
 /// What is known of a prompt whose token ids are known.
 #[derive(Debug)]
 pub struct CachePlan {
     model: String,
-    prompt: Prompt,
+    prompt: Arc<Prompt>,
+    turn: Turn,
+    end: Option<PromptEnd>,
     /// Tokens per target, in ascending order of targets.
     hits: Vec<(Target, u64)>,
     /// Where it went, and what was believed of that target.
-    placed: Option<(Target, Hit)>,
+    placed: Option<(Target, Option<Hit>)>,
+}
+
+/// The request that is placed.
+#[derive(Clone, Debug)]
+pub(crate) struct Whose {
+    pub request: RequestId,
+    pub attempt: u8,
+    pub class: Class,
+    pub tenant: Arc<str>,
 }
 
 impl CachePlan {
     /// `None` where no engine of the model tells what it holds.
-    pub(crate) fn from_ids(shared: &Shared, ids: &PromptIds, model: Option<&str>) -> Option<CachePlan> {
+    pub(crate) fn from_ids(shared: &Shared, ids: &PromptIds, model: Option<&str>, tenant: &str) -> Option<CachePlan> {
         let (model, prompt) = shared.kv_views.prompt(model, ids)?;
-        let mut plan = CachePlan { model, prompt, hits: Vec::new(), placed: None };
+        let realm = realm(&model, tenant);
+        let (turn, end) = prompt.chains().next().map_or((Turn::FIRST, None), |(family, names)| {
+            let turn = shared.sessions.lock().find(shared.now(), realm, names, family.block_tokens, &ids.ids);
+            (turn, PromptEnd::of(realm, names, family.block_tokens, &ids.ids))
+        });
+        let mut plan = CachePlan { model, prompt: Arc::new(prompt), turn, end, hits: Vec::new(), placed: None };
         plan.look(shared);
         Some(plan)
     }
@@ -42,18 +63,56 @@ impl CachePlan {
         self.hits.iter().map(|(_, tokens)| *tokens).max().unwrap_or(0)
     }
 
-    /// It goes there now: its blocks will be there soon.
-    pub(crate) fn placed(&mut self, shared: &Shared, target: Target) {
-        let now = shared.now();
-        let hit = shared.kv_views.hits(now, &self.model, &self.prompt).get(&target).copied().unwrap_or_default();
-        shared.kv_views.routed(now, &self.model, target, &self.prompt);
-        self.placed = Some((target, hit));
+    /// Which turn of its session it is.
+    #[must_use]
+    pub fn turn(&self) -> &Turn {
+        &self.turn
     }
 
-    /// The engine has said how many tokens it had.
-    pub(crate) fn reported(&self, shared: &Shared, cached_tokens: u64) {
-        if let Some((target, believed)) = self.placed {
-            shared.kv_views.reported(shared.now(), &self.model, target, &self.prompt, believed, cached_tokens);
+    /// It goes there now: its blocks will be there soon.
+    pub(crate) fn placed(&mut self, shared: &Shared, target: Target, whose: Whose) {
+        let now = shared.now();
+        let believed = shared.kv_views.routed(now, &self.model, target, &self.prompt);
+        self.placed = Some((target, believed));
+        let answer = self.turn.previous.and_then(|previous| {
+            let output_tokens = previous.output_tokens?;
+            Some(Answer { prompt_tokens: previous.prompt_tokens, output_tokens, target: previous.target })
+        });
+        shared.funnel.tell(|| {
+            Told::Placed(Box::new(Place {
+                model: self.model.clone(),
+                at: now,
+                prompt: self.prompt.clone(),
+                request: whose.request,
+                attempt: whose.attempt,
+                key: CellKey { class: whose.class, tenant: whose.tenant },
+                target,
+                believed,
+                answer,
+            }))
+        });
+    }
+
+    /// The request is over, and this is what the engine said of it.
+    pub(crate) fn ended(&self, shared: &Shared, request: RequestId, outcome: Outcome, usage: Option<Usage>) {
+        let Some((target, believed)) = self.placed else { return };
+        let now = shared.now();
+        if outcome != Outcome::Completed {
+            shared.funnel.tell(|| Told::Failed { model: self.model.clone(), request });
+            return;
         }
+        let cached_tokens = usage.and_then(|usage| usage.cached_tokens);
+        if let Some(cached) = cached_tokens {
+            let believed = believed.unwrap_or_default();
+            shared.kv_views.reported(now, &self.model, target, &self.prompt, believed, cached);
+        }
+        if let Some(end) = self.end {
+            let output_tokens = usage.map(|usage| usage.completion_tokens);
+            shared.sessions.lock().ended(now, end, &self.turn, TurnEnd { cached_tokens, output_tokens, target });
+        }
+        shared.funnel.tell(|| {
+            let reported = cached_tokens.map(|tokens| Reported { tokens, tiers: None });
+            Told::Ended { model: self.model.clone(), at: now, request, reported }
+        });
     }
 }

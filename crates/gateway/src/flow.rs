@@ -3,6 +3,7 @@
 use crate::api_error::ApiError;
 use crate::body_budget::BodyHold;
 use crate::cache_plan::CachePlan;
+use crate::funnel::Told;
 use crate::metrics::Ended;
 use crate::record::RecordCell;
 use crate::spans::RequestSpan;
@@ -133,10 +134,10 @@ impl Flow {
         if let Some(usage) = usage {
             self.shared.token_estimate.learn(self.facts.prompt, usage.prompt_tokens);
         }
-        if outcome == Outcome::Completed
-            && let Some((plan, cached)) = self.cache.as_ref().zip(usage.and_then(|usage| usage.cached_tokens))
-        {
-            plan.reported(&self.shared, cached);
+        let model = self.shared.model_label(self.model.as_deref());
+        match &self.cache {
+            Some(plan) => plan.ended(&self.shared, self.id, outcome, usage),
+            None => self.shared.funnel.tell(|| Told::Unnamed { model: model.clone() }),
         }
         let ms = |d: Duration| d.as_secs_f64() * 1e3;
         {
@@ -155,7 +156,6 @@ impl Flow {
         if let Some(code) = error {
             self.shared.metrics.error(code);
         }
-        let model = self.shared.model_label(self.model.as_deref());
         self.shared.metrics.request_ended(&Ended {
             route: self.route.path,
             model: &model,

@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 struct Sources {
     model: String,
     kind: EngineKind,
+    block_tokens: Option<u32>,
     ranks: Vec<Source>,
 }
 
@@ -43,7 +44,7 @@ impl Following {
             let target = Target { instance: engine.id, rank: Rank(rank as u16) };
             tracing::info!(engine = %engine.id, rank, endpoint = source.live, "listening to KV events");
             let place = Place { shared: shared.clone(), model: wanted.model.clone(), target };
-            self.tasks.spawn(listen(place, wanted.kind, source));
+            self.tasks.spawn(listen(place, wanted.kind, wanted.block_tokens, source));
         }
     }
 }
@@ -57,7 +58,8 @@ fn sources(found: &Capability) -> Option<Sources> {
         replay: events.replay_endpoints.get(rank).cloned(),
         topic: events.topic.clone(),
     });
-    Some(Sources { model, kind: found.kind, ranks: ranks.collect() })
+    let block_tokens = events.block_size_tokens.or(found.page_size_tokens);
+    Some(Sources { model, kind: found.kind, block_tokens, ranks: ranks.collect() })
 }
 
 /// A target's place in the views; leaving it takes everything believed with it.
@@ -73,9 +75,9 @@ impl Drop for Place {
     }
 }
 
-async fn listen(place: Place, kind: EngineKind, source: Source) {
+async fn listen(place: Place, kind: EngineKind, block_tokens: Option<u32>, source: Source) {
     let (shared, target) = (&place.shared, place.target);
-    shared.kv_views.add(&place.model, target, kind);
+    shared.kv_views.add(&place.model, target, kind, block_tokens);
     let mut subscription = match Subscription::start(source) {
         Ok(subscription) => subscription,
         Err(error) => {

@@ -24,9 +24,10 @@ pub(crate) enum Said {
 }
 
 impl KvViews {
-    pub(crate) fn add(&self, model: &str, target: Target, kind: EngineKind) {
+    pub(crate) fn add(&self, model: &str, target: Target, kind: EngineKind, block_tokens: Option<u32>) {
         let mut views = self.views.lock();
-        views.entry(model.to_owned()).or_insert_with(|| FleetView::new(ViewConfig::default())).add(target, kind);
+        let view = views.entry(model.to_owned()).or_insert_with(|| FleetView::new(ViewConfig::default()));
+        view.add(target, kind, block_tokens);
     }
 
     pub(crate) fn remove(&self, model: &str, target: Target) {
@@ -91,10 +92,13 @@ impl KvViews {
         self.views.lock().get(model).map(|view| view.hits(now, prompt)).unwrap_or_default()
     }
 
-    pub(crate) fn routed(&self, now: Nanos, model: &str, target: Target, prompt: &Prompt) {
-        if let Some(view) = self.views.lock().get_mut(model) {
-            view.routed(now, target, prompt);
-        }
+    /// The request goes there now. What is believed of that target; `None` where it has no credit.
+    pub(crate) fn routed(&self, now: Nanos, model: &str, target: Target, prompt: &Prompt) -> Option<Hit> {
+        let mut views = self.views.lock();
+        let view = views.get_mut(model)?;
+        let hit = view.hits(now, prompt).get(&target).copied().unwrap_or_default();
+        view.routed(now, target, prompt);
+        view.credited(now, target).then_some(hit)
     }
 
     pub(crate) fn reported(

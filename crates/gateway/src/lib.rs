@@ -20,6 +20,7 @@ pub mod clock;
 mod first_event;
 pub mod fleet;
 pub mod flow;
+pub mod funnel;
 pub mod headers;
 mod kv_follow;
 pub mod kv_view;

@@ -1,6 +1,7 @@
 //! What Prometheus sees. Names start with `plimsoll_`, units are in them, and every label's values are bounded: models
 //! are those that are served (else `other`), tenants come from the config, codes and outcomes from fixed lists.
 
+use crate::funnel::labels::{Cell, CellCause, CellLayer, ModelTier, ModelTimes, ModelWhy};
 use plimsoll_core::{Class, ErrorCode, Outcome};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -93,6 +94,19 @@ pub struct Metrics {
     pub tokenize_whole: Family<WhyLabel, Counter>,
     pub segment_cache_bytes: Gauge,
     pub segment_cache_entries: Gauge,
+    pub funnel_requests: Family<Cell, Counter>,
+    pub funnel_tokens: Family<CellLayer, Counter>,
+    pub funnel_lost: Family<CellCause, Counter>,
+    pub funnel_gained: Family<CellCause, Counter>,
+    pub funnel_above_model: Family<ModelLabel, Counter>,
+    pub funnel_tiers: Family<ModelTier, Counter>,
+    pub funnel_curve: Family<ModelTimes, Counter>,
+    pub funnel_not_measured: Family<ModelWhy, Counter>,
+    pub funnel_queue_lost: Counter,
+    pub funnel_capacity: Family<ModelLabel, Gauge>,
+    pub funnel_reach: Family<ModelLabel, F64Gauge>,
+    pub funnel_memory: Family<ModelLabel, Gauge>,
+    pub funnel_bounded: Family<ModelLabel, Gauge>,
     pub decisions_dropped: Gauge,
     pub reloads: Family<EngineOnlyWord, Counter>,
 }
@@ -167,6 +181,19 @@ families! {
     (tokenize_whole, "tokenize_whole", "Prompts tokenised as a whole because they cannot be cut for certain, by cause", Family::default()),
     (segment_cache_bytes, "segment_cache_bytes", "Memory of the token ids of texts seen before", Gauge::default()),
     (segment_cache_entries, "segment_cache_entries", "Texts whose token ids are kept", Gauge::default()),
+    (funnel_requests, "funnel_requests", "Requests in the hit-rate funnel: token ids known, cached tokens reported", Family::default()),
+    (funnel_tokens, "funnel_tokens", "Tokens of those requests by layer: prompt (all of them), ceiling (seen in the window), entrance (one LRU pool of the fleet's size), placed (LRU of the chosen rank), actual (reported)", Family::default()),
+    (funnel_lost, "funnel_lost_tokens", "Tokens that a layer has less than the one above it, by cause", Family::default()),
+    (funnel_gained, "funnel_gained_tokens", "Tokens that a layer has more than the one above it, by cause", Family::default()),
+    (funnel_above_model, "funnel_above_model_requests", "Requests of which the engine had a block or more beyond the model of its cache: a capacity is wrong", Family::default()),
+    (funnel_tiers, "funnel_tier_tokens", "Reported cached tokens by tier, where engines say it", Family::default()),
+    (funnel_curve, "funnel_curve_tokens", "Tokens that one LRU pool of so many times the fleet's size would have had", Family::default()),
+    (funnel_not_measured, "funnel_not_measured", "Requests that are not in the funnel, by why", Family::default()),
+    (funnel_queue_lost, "funnel_queue_lost", "Placements and ends that the funnel could not take in time", Counter::default()),
+    (funnel_capacity, "funnel_capacity_tokens", "KV tokens that the ranks of a model can hold together, as far as they say", Family::default()),
+    (funnel_reach, "funnel_reach_seconds", "Age of the oldest block that counts as seen; at most funnel.window_s", Family::default()),
+    (funnel_memory, "funnel_memory_bytes", "Memory of the funnel", Family::default()),
+    (funnel_bounded, "funnel_bounded", "1 where the funnel's own bounds make its caches smaller than those there are", Family::default()),
     (decisions_dropped, "decision_log_dropped_records", "Decision records that the log file could not take in time", Gauge::default()),
     (reloads, "reloads", "Settings reloads by result", Family::default()),
 }

@@ -32,6 +32,10 @@ pub struct DecisionRecord {
     /// Estimated, or exact where the client sent token ids.
     pub prompt_tokens: u64,
     pub prompt_tokens_exact: bool,
+    /// Which turn of its session it is, from 1; `None` where its token ids are not known.
+    pub turn: Option<u32>,
+    /// Turns before it that found most of the turn before them cached.
+    pub hit_rounds: Option<u32>,
     pub reserved_kv_tokens: u64,
     pub attempts: Vec<AttemptRecord>,
     pub outcome: Option<Outcome>,
@@ -202,6 +206,8 @@ mod tests {
             class_rule: "r",
             prompt_tokens: 1,
             prompt_tokens_exact: true,
+            turn: None,
+            hit_rounds: None,
             reserved_kv_tokens: 1,
             attempts: vec![],
             outcome: None,

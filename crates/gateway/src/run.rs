@@ -6,7 +6,7 @@ use crate::model_text::ModelTexts;
 use crate::record::{Decisions, open_log};
 use crate::spans::SpanSink;
 use crate::state::{LogFilter, Shared};
-use crate::{admin, membership, server, stream_slots, tls};
+use crate::{admin, funnel, membership, server, stream_slots, tls};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -84,6 +84,7 @@ pub async fn run(start: Start) -> Result<(), GatewayError> {
         membership::add(&shared, engine, Origin::Config).map_err(|e| GatewayError::Engine(url, e))?;
     }
     let sweeper = tokio::spawn(stream_slots::sweep_forever(shared.clone()));
+    let funnel = tokio::spawn(funnel::run(shared.clone()));
     warn_of_open_doors(&shared.settings.load(), addresses.0);
     let (stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(server::run(shared.clone(), clients, tls, stopped));
@@ -122,6 +123,7 @@ pub async fn run(start: Start) -> Result<(), GatewayError> {
     // Requests that were cut have told their engines to stop: let that arrive.
     shared.pending_aborts.done(ABORTS_AT_END).await;
     sweeper.abort();
+    funnel.abort();
     admin_done.abort();
     for engine in shared.fleet.all().values() {
         engine.stop();
@@ -254,6 +256,7 @@ fn needs_restart(before: &Settings, after: &Settings) -> Vec<&'static str> {
         ),
         ("decisions.ring_records", decisions.0.ring_records != decisions.1.ring_records),
         ("decisions.log_file", decisions.0.log_file != decisions.1.log_file),
+        ("funnel", before.funnel != after.funnel),
         ("telemetry.log_format", telemetry.0.log_format != telemetry.1.log_format),
         ("telemetry.otlp_endpoint", telemetry.0.otlp_endpoint != telemetry.1.otlp_endpoint),
     ];

@@ -7,6 +7,7 @@ use crate::auth::Keys;
 use crate::body_budget::BodyBudget;
 use crate::clock::Clock;
 use crate::fleet::Fleet;
+use crate::funnel::Funnels;
 use crate::kv_view::KvViews;
 use crate::metrics::{EngineLabel, EngineWord, Metrics, OTHER_MODEL, RankLabel};
 use crate::model_text::{ModelTexts, segment_cache};
@@ -17,6 +18,7 @@ use crate::stream_slots::StreamSlots;
 use crate::token_estimate::TokenEstimate;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use plimsoll_cache::session::Sessions;
 use plimsoll_core::Nanos;
 use plimsoll_load::{
     AttemptEnd, HealthChange, HealthConfig, HealthState, PolicyKind, Scheduler, SchedulerConfig, Settled, Ticket,
@@ -50,6 +52,9 @@ pub struct Shared {
     pub pending_aborts: PendingWork,
     /// What the engines hold, as far as they say so.
     pub kv_views: KvViews,
+    /// Which prompts go which sessions on.
+    pub sessions: Mutex<Sessions>,
+    pub funnel: Funnels,
     pub texts: ArcSwap<ModelTexts>,
     /// Token ids of texts seen before.
     pub segments: Arc<SegmentCache>,
@@ -84,6 +89,8 @@ impl Shared {
             streams: StreamSlots::default(),
             pending_aborts: PendingWork::default(),
             kv_views: KvViews::default(),
+            sessions: Mutex::default(),
+            funnel: Funnels::new(&settings),
             texts: ArcSwap::default(),
             segments: segment_cache(settings.tokens.segment_cache_bytes),
             settings: ArcSwap::from_pointee(settings),
@@ -215,6 +222,7 @@ impl Shared {
         let segments = self.segments.size();
         metrics.segment_cache_bytes.set(segments.bytes.try_into().unwrap_or(i64::MAX));
         metrics.segment_cache_entries.set(segments.entries.try_into().unwrap_or(i64::MAX));
+        self.funnel.render(self.now(), metrics);
         metrics.body_bytes.set(self.bodies.held_bytes().try_into().unwrap_or(i64::MAX));
         metrics.bytes_per_token.set(self.token_estimate.bytes_per_token());
         metrics.decisions_dropped.set(self.decisions.dropped().try_into().unwrap_or(i64::MAX));
@@ -264,6 +272,7 @@ pub fn class_rules(settings: &Settings) -> ClassRules {
         high_hit_fraction: settings.classes.high_hit_fraction,
         low_uncached_tokens: settings.classes.low_uncached_tokens,
         low_hit_fraction: settings.classes.low_hit_fraction,
+        established_hit_rounds: settings.classes.established_hit_rounds,
     }
 }
 
@@ -277,5 +286,6 @@ mod tests {
         let settings = Settings::default();
         assert_eq!(scheduler_config(&settings), SchedulerConfig::default());
         assert_eq!(class_rules(&settings), ClassRules::default());
+        assert_eq!(crate::funnel::funnel_config(&settings), plimsoll_cache::funnel::FunnelConfig::default());
     }
 }

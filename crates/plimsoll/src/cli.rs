@@ -33,7 +33,7 @@ pub enum Command {
     Serve(ServeArgs),
     /// Run one built-in engine
     Engine(Box<EngineArgs>),
-    /// What a prefix cache could give: hit rates of a trace for every cache size
+    /// Where a running gateway loses cache hits; with `--trace`, what caches of every size would give
     Funnel(FunnelArgs),
     /// Check a config and say what would happen
     Check(CheckArgs),

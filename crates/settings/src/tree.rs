@@ -29,6 +29,7 @@ pub struct Settings {
     pub retry: Retry,
     pub auth: Auth,
     pub decisions: Decisions,
+    pub funnel: Funnel,
     pub telemetry: Telemetry,
 }
 
@@ -188,6 +189,8 @@ pub struct Classes {
     pub low_uncached_tokens: u64,
     /// See `classes.low_uncached_tokens`.
     pub low_hit_fraction: f64,
+    /// A session that has found its KV in at least this many turns is never low: losing it once is no reason to shed it.
+    pub established_hit_rounds: u32,
 }
 
 impl Default for Classes {
@@ -197,6 +200,7 @@ impl Default for Classes {
             high_hit_fraction: 0.8,
             low_uncached_tokens: 16_000,
             low_hit_fraction: 0.3,
+            established_hit_rounds: 3,
         }
     }
 }
@@ -372,6 +376,24 @@ pub struct ApiKey {
     pub sha256: String,
     /// Tenant that requests with this key belong to.
     pub tenant: String,
+}
+
+/// The hit-rate funnel: what the caches could have had, and where it was lost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Funnel {
+    /// Compute it. Off, nothing of it is kept.
+    pub enabled: bool,
+    /// How long a block counts as seen before, in seconds.
+    pub window_s: u64,
+    /// Most KV blocks remembered per model, once for the pool and once for all ranks together; 8 to 16 bytes each.
+    pub max_blocks: u64,
+}
+
+impl Default for Funnel {
+    fn default() -> Self {
+        Funnel { enabled: true, window_s: 86_400, max_blocks: 4 << 20 }
+    }
 }
 
 /// The decision record of every request.

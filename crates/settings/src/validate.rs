@@ -84,6 +84,8 @@ fn numbers(settings: &Settings, found: &mut Vec<Problem>) {
     if s.classes.low_hit_fraction > s.classes.high_hit_fraction {
         check.say("classes.low_hit_fraction", "must not be above `classes.high_hit_fraction`");
     }
+    check.between("funnel.window_s", s.funnel.window_s, 60, 30 * 86_400);
+    check.between("funnel.max_blocks", s.funnel.max_blocks, 1_024, 1 << 30);
 
     check.above_zero("limits.body_bytes", s.limits.body_bytes as u64);
     if s.limits.total_body_bytes < s.limits.body_bytes {

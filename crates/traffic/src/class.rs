@@ -7,10 +7,11 @@
 //! |---|---|
 //! | high | `u <= 2,000`, or `h/n >= 0.8` |
 //! | low | `u > 16,000` and `h/n < 0.3` |
-//! | medium | the rest |
+//! | medium | the rest, and what would be low of an established session |
 //!
 //! Unknown hits are not zero hits: the length rule for high then reads `u = n`, which can only be too careful, but low
-//! needs a hit fraction that is *known* to be small. So a long request with unknown hits is medium.
+//! needs a hit fraction that is *known* to be small. So a long request with unknown hits is medium. A session that has found its KV turn after
+//! turn and has lost it now is medium too: shedding it would lose what it will be worth again after one prefill.
 
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,8 @@ pub struct ClassRules {
     /// More uncached tokens than this and a hit fraction under `low_hit_fraction`: low.
     pub low_uncached_tokens: u64,
     pub low_hit_fraction: f64,
+    /// A session with at least so many turns that found their KV is never low.
+    pub established_hit_rounds: u32,
 }
 
 impl Default for ClassRules {
@@ -37,6 +40,7 @@ impl Default for ClassRules {
             high_hit_fraction: 0.8,
             low_uncached_tokens: 16_000,
             low_hit_fraction: 0.3,
+            established_hit_rounds: 3,
         }
     }
 }
@@ -45,14 +49,19 @@ impl Default for ClassRules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ClassVerdict {
     pub class: Class,
-    /// `few_uncached_tokens`, `high_hit_fraction`, `long_and_cold`, `long_hits_unknown` or `between`.
+    /// `few_uncached_tokens`, `high_hit_fraction`, `long_and_cold`, `long_hits_unknown`, `established_session` or `between`.
     pub rule: &'static str,
 }
 
 /// Classifies a request of `input_tokens`, of which `predicted_hit_tokens` are expected in a cache (`None`: nothing is
-/// known; more than the input counts as all of it).
+/// known; more than the input counts as all of it). `hit_rounds`: turns of its session that found their KV, 0 where nothing is known.
 #[must_use]
-pub fn classify(rules: &ClassRules, input_tokens: u64, predicted_hit_tokens: Option<u64>) -> ClassVerdict {
+pub fn classify(
+    rules: &ClassRules,
+    input_tokens: u64,
+    predicted_hit_tokens: Option<u64>,
+    hit_rounds: u32,
+) -> ClassVerdict {
     let hit_tokens = predicted_hit_tokens.map(|hit| hit.min(input_tokens));
     let uncached_tokens = input_tokens - hit_tokens.unwrap_or(0);
     if uncached_tokens <= rules.high_uncached_tokens {
@@ -63,6 +72,9 @@ pub fn classify(rules: &ClassRules, input_tokens: u64, predicted_hit_tokens: Opt
     match hit_tokens.map(|hit| hit as f64 / input_tokens as f64) {
         Some(fraction) if fraction >= rules.high_hit_fraction => {
             ClassVerdict { class: Class::High, rule: "high_hit_fraction" }
+        }
+        Some(fraction) if long && fraction < rules.low_hit_fraction && hit_rounds >= rules.established_hit_rounds => {
+            ClassVerdict { class: Class::Medium, rule: "established_session" }
         }
         Some(fraction) if long && fraction < rules.low_hit_fraction => {
             ClassVerdict { class: Class::Low, rule: "long_and_cold" }

@@ -209,6 +209,12 @@ impl Funnel {
         }
     }
 
+    /// How the paths it has seen are named; others make it see everything anew.
+    #[must_use]
+    pub fn family(&self) -> Option<Family> {
+        self.family
+    }
+
     /// Ranks that it knows.
     pub fn targets(&self) -> impl Iterator<Item = Target> + '_ {
         self.ranks.keys().copied()

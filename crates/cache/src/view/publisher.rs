@@ -43,6 +43,14 @@ pub struct PublisherView {
     pub misnamed: u64,
 }
 
+/// How engines of a kind name blocks, as long as nothing else is known.
+fn guess(kind: EngineKind) -> NameFormat {
+    match kind {
+        EngineKind::Sglang => NameFormat::Sglang,
+        EngineKind::Vllm | EngineKind::Openai => NameFormat::Own,
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Publisher {
     pub(super) stream: Stream<Vec<KvEvent>>,
@@ -64,13 +72,14 @@ pub(super) struct Publisher {
 }
 
 impl Publisher {
-    pub(super) fn new(kind: EngineKind, device: Holder, host: Holder) -> Self {
+    pub(super) fn new(kind: EngineKind, block_tokens: Option<u32>, device: Holder, host: Holder) -> Self {
+        let named = |block_tokens| Family { format: guess(kind), block_tokens };
         Publisher {
             stream: Stream::default(),
             kind,
             device,
             host,
-            family: None,
+            family: block_tokens.filter(|tokens| *tokens > 0).map(named),
             proven: false,
             names: BTreeMap::new(),
             belief: Belief::default(),
@@ -114,11 +123,8 @@ impl Publisher {
     /// Finds out how this publisher names blocks, from the first root block it tells of. True when that changes what was
     /// thought.
     pub(super) fn judge(&mut self, now: Nanos, config: &ViewConfig, stored: &StoredBlocks) -> bool {
-        let guess = match self.kind {
-            EngineKind::Sglang => NameFormat::Sglang,
-            EngineKind::Vllm | EngineKind::Openai => NameFormat::Own,
-        };
-        let known = self.family.unwrap_or(Family { format: guess, block_tokens: stored.block_tokens });
+        let guess = Family { format: guess(self.kind), block_tokens: stored.block_tokens };
+        let known = self.family.unwrap_or(guess);
         if stored.block_tokens == 0 {
             self.misnamed += 1;
             return false;

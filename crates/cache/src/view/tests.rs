@@ -45,8 +45,8 @@ fn hits_follow_events_in_every_format() {
     ];
     for (kind, format) in kinds {
         let mut view = FleetView::default();
-        view.add(target(1), kind);
-        view.add(target(2), kind);
+        view.add(target(1), kind, None);
+        view.add(target(2), kind, None);
         let prompt = tokens(0, 6);
         assert!(view.live(Nanos(1), target(1), 0, batch(0, vec![stored(format, &prompt[..64], 0)])).is_empty());
         view.live(Nanos(1), target(1), 1, batch(1, vec![stored(format, &prompt, 4)]));
@@ -68,7 +68,7 @@ fn hits_follow_events_in_every_format() {
 #[test]
 fn tiers_follow_each_other() {
     let mut view = FleetView::default();
-    view.add(target(1), EngineKind::Sglang);
+    view.add(target(1), EngineKind::Sglang, None);
     let prompt = tokens(0, 6);
     let on_host = |event| match event {
         KvEvent::Stored(blocks) => KvEvent::Stored(StoredBlocks { medium: Medium::Host, ..blocks }),
@@ -84,7 +84,7 @@ fn tiers_follow_each_other() {
 #[test]
 fn a_hole_takes_the_credit_until_it_is_filled() {
     let mut view = FleetView::default();
-    view.add(target(1), EngineKind::Sglang);
+    view.add(target(1), EngineKind::Sglang, None);
     let prompt = tokens(0, 6);
     view.live(Nanos(1), target(1), 0, batch(0, vec![stored(NameFormat::Sglang, &prompt[..64], 0)]));
     let wants = view.live(Nanos(1), target(1), 2, batch(2, vec![]));
@@ -103,7 +103,7 @@ fn a_hole_takes_the_credit_until_it_is_filled() {
 #[test]
 fn a_decision_counts_until_its_time_is_over_or_an_event_confirms_it() {
     let mut view = FleetView::default();
-    view.add(target(1), EngineKind::Sglang);
+    view.add(target(1), EngineKind::Sglang, None);
     let prompt = tokens(0, 6);
     view.live(Nanos(1), target(1), 0, batch(0, vec![stored(NameFormat::Sglang, &prompt[..32], 0)]));
     let named = view.prompt(Namespace::default(), &prompt);
@@ -121,7 +121,7 @@ fn a_decision_counts_until_its_time_is_over_or_an_event_confirms_it() {
 #[test]
 fn a_publisher_whose_names_do_not_fit_its_tokens_is_not_believed() {
     let mut view = FleetView::default();
-    view.add(target(1), EngineKind::Sglang);
+    view.add(target(1), EngineKind::Sglang, None);
     let prompt = tokens(0, 6);
     // Names of another prompt.
     let KvEvent::Stored(other) = stored(NameFormat::Sglang, &tokens(500, 6), 0) else { unreachable!() };
@@ -135,7 +135,7 @@ fn a_publisher_whose_names_do_not_fit_its_tokens_is_not_believed() {
 #[test]
 fn reports_that_contradict_the_belief_end_it() {
     let mut view = FleetView::default();
-    view.add(target(1), EngineKind::Sglang);
+    view.add(target(1), EngineKind::Sglang, None);
     let prompt = tokens(0, 6);
     view.live(Nanos(1), target(1), 0, batch(0, vec![stored(NameFormat::Sglang, &prompt, 0)]));
     let named = view.prompt(Namespace::default(), &prompt);
@@ -155,8 +155,8 @@ fn reports_that_contradict_the_belief_end_it() {
 #[test]
 fn one_that_floods_the_index_is_forgotten() {
     let mut view = FleetView::new(ViewConfig { max_blocks: 100, ..ViewConfig::default() });
-    view.add(target(1), EngineKind::Sglang);
-    view.add(target(2), EngineKind::Sglang);
+    view.add(target(1), EngineKind::Sglang, None);
+    view.add(target(2), EngineKind::Sglang, None);
     let good = tokens(0, 6);
     view.live(Nanos(1), target(1), 0, batch(0, vec![stored(NameFormat::Sglang, &good, 0)]));
     for seq in 0..50 {

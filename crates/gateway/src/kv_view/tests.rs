@@ -100,7 +100,7 @@ fn recordings_of_real_engines_are_understood_to_the_last_block() {
     for (file, kind, format) in files {
         let Some(messages) = recorded(file) else { return };
         let mut view = FleetView::default();
-        view.add(TARGET, kind);
+        view.add(TARGET, kind, None);
         // Recordings begin in the middle of a stream: their buffer is all there is to replay.
         let mut stored = Vec::new();
         for (seq, payload) in &messages {

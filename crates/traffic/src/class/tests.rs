@@ -24,7 +24,7 @@ fn table() {
         (u64::MAX, Some(0), Low, "long_and_cold"),
     ];
     for (input, hit, class, rule) in cases {
-        let verdict = classify(&ClassRules::default(), input, hit);
+        let verdict = classify(&ClassRules::default(), input, hit, 0);
         assert_eq!((verdict.class, verdict.rule), (class, rule), "{input} tokens, {hit:?} hit");
     }
 }
@@ -33,7 +33,7 @@ fn table() {
 fn more_known_hits_never_lower_the_class() {
     for input in [1_000, 5_000, 20_000, 200_000] {
         let classes: Vec<_> =
-            (0..=100).map(|i| classify(&ClassRules::default(), input, Some(input * i / 100)).class).collect();
+            (0..=100).map(|i| classify(&ClassRules::default(), input, Some(input * i / 100), 0).class).collect();
         // `Class` orders high first.
         assert!(classes.is_sorted_by(|a, b| a >= b), "{input}: {classes:?}");
     }
@@ -47,6 +47,16 @@ fn bounds_are_settable() {
         low_hit_fraction: 1.0,
         ..ClassRules::default()
     };
-    assert_eq!(classify(&rules, 11, None).class, Medium);
-    assert_eq!(classify(&rules, 50, Some(29)).class, Low);
+    assert_eq!(classify(&rules, 11, None, 0).class, Medium);
+    assert_eq!(classify(&rules, 50, Some(29), 0).class, Low);
+}
+
+#[test]
+fn an_established_session_is_never_low() {
+    let class = |hit_rounds| classify(&ClassRules::default(), 100_000, Some(0), hit_rounds);
+    assert_eq!((class(2).class, class(2).rule), (Low, "long_and_cold"));
+    assert_eq!((class(3).class, class(3).rule), (Medium, "established_session"));
+    assert_eq!(class(u32::MAX).class, Medium);
+    // It lifts nothing else.
+    assert_eq!(classify(&ClassRules::default(), 100_000, Some(50_000), 9).rule, "between");
 }

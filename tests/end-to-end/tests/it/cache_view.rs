@@ -8,13 +8,13 @@ use std::time::Duration;
 /// Tokens of a KV page.
 const PAGE: usize = 16;
 
-struct Engine {
+pub(crate) struct Engine {
     _process: Process,
-    url: String,
+    pub(crate) url: String,
 }
 
 /// A built-in engine that publishes KV events on ports of its own.
-fn engine(more: &[&str]) -> Engine {
+pub(crate) fn engine(more: &[&str]) -> Engine {
     let mut command = Command::new(binaries::plimsoll());
     command.args(["engine", "--listen", "127.0.0.1:0", "--faults"]);
     command.args(["--kv-events-endpoint", "tcp://127.0.0.1:0", "--kv-events-replay-endpoint", "tcp://127.0.0.1:0"]);
@@ -26,7 +26,7 @@ fn engine(more: &[&str]) -> Engine {
 }
 
 /// Word ids of the tiny model; `from` tells prompts apart from their first token on.
-fn prompt(from: usize, tokens: usize) -> Vec<u32> {
+pub(crate) fn prompt(from: usize, tokens: usize) -> Vec<u32> {
     (0..tokens).map(|at| 300 + ((from * 97 + at * 7) % 700) as u32).collect()
 }
 
@@ -55,7 +55,7 @@ async fn cache(gateway: &Gateway) -> Value {
 }
 
 /// Waits until the publishers of so many engines are heard and hold at least so many blocks together.
-async fn believed(gateway: &Gateway, publishers: usize, blocks: u64) {
+pub(crate) async fn believed(gateway: &Gateway, publishers: usize, blocks: u64) {
     eventually("the view fills", Duration::from_secs(20), || async {
         let state = cache(gateway).await;
         let all = state["publishers"].as_array().unwrap();

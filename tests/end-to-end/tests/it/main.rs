@@ -13,6 +13,7 @@ mod demo;
 mod disconnect;
 mod drain;
 mod freeze;
+mod funnel;
 mod h2c;
 mod kill;
 mod listing;

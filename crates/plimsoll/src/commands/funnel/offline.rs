@@ -8,6 +8,7 @@ use plimsoll_core::Nanos;
 use plimsoll_workload::traces::{Format, Trace};
 use plimsoll_workload::{Prompt, Session, Spread, timeline};
 use serde::Serialize;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Sizes that need no thought.
@@ -40,8 +41,8 @@ pub(super) struct Point {
     pub hit_rate: f64,
 }
 
-pub(super) fn report(args: &FunnelArgs) -> Result<Report, Failure> {
-    let (format, sessions) = read(args)?;
+pub(super) fn report(args: &FunnelArgs, file: &Path) -> Result<Report, Failure> {
+    let (format, sessions) = read(args, file)?;
     let spread = (format == Format::Agentic).then(|| Spread {
         window: Nanos::from_secs_f64(args.window_h * 3600.0),
         longest_pause: Nanos::from_secs(args.longest_pause_s),
@@ -75,7 +76,7 @@ pub(super) fn report(args: &FunnelArgs) -> Result<Report, Failure> {
         points.truncate(enough + 1);
     }
     Ok(Report {
-        trace: args.trace.display().to_string(),
+        trace: file.display().to_string(),
         format: format.name(),
         block_tokens: sessions.first().and_then(|s| s.calls.first()).map_or(0, |call| call.prompt.block_tokens),
         requests,
@@ -89,8 +90,8 @@ pub(super) fn report(args: &FunnelArgs) -> Result<Report, Failure> {
     })
 }
 
-fn read(args: &FunnelArgs) -> Result<(Format, Vec<Session>), Failure> {
-    let trace = Trace::open(&args.trace).map_err(Failure::failed)?;
+fn read(args: &FunnelArgs, path: &Path) -> Result<(Format, Vec<Session>), Failure> {
+    let trace = Trace::open(path).map_err(Failure::failed)?;
     let format = trace.format();
     let bar = ProgressBar::new_spinner().with_message("reading the trace");
     if args.json {

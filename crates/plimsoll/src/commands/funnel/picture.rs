@@ -45,7 +45,7 @@ pub(super) fn table(report: &Report) -> String {
 }
 
 /// Tokens with a unit: three digits are enough to compare.
-fn short(tokens: u64) -> String {
+pub(super) fn short(tokens: u64) -> String {
     match tokens {
         0..10_000 => tokens.to_string(),
         10_000..10_000_000 => format!("{}k", tokens / 1_000),
