@@ -5,6 +5,7 @@
 //! instance whose stream has a hole, whose names do not fit its tokens or whose reports contradict what was believed gets no credit
 //! until it has been learnt anew: affinity on a false belief costs more than none.
 
+mod approximate;
 mod publisher;
 mod speculative;
 
@@ -68,6 +69,16 @@ pub struct Hit {
 }
 
 impl Hit {
+    /// From depths in blocks; no more than `most` blocks can ever be hits.
+    fn of(device: u64, guessed: u64, host: u64, most: u64, block: u64) -> Hit {
+        let all = guessed.max(device).min(most);
+        Hit {
+            device_tokens: all * block,
+            host_tokens: host.min(most).saturating_sub(all) * block,
+            speculative_tokens: all.saturating_sub(device) * block,
+        }
+    }
+
     #[must_use]
     pub fn tokens(&self) -> u64 {
         self.device_tokens + self.host_tokens
@@ -302,12 +313,7 @@ impl FleetView {
                     continue;
                 }
                 let guessed = self.speculative.depth(now, target, chain, device as usize) as u64;
-                let device_all = guessed.max(device).min(most);
-                let hit = Hit {
-                    device_tokens: device_all * block,
-                    host_tokens: host.min(most).saturating_sub(device_all) * block,
-                    speculative_tokens: device_all.saturating_sub(device) * block,
-                };
+                let hit = Hit::of(device, guessed, host, most, block);
                 if hit.tokens() > 0 {
                     hits.insert(target, hit);
                 }
@@ -316,19 +322,34 @@ impl FleetView {
         hits
     }
 
-    /// What is said of this target counts.
+    /// What is believed of this target is its own word, and counts.
     #[must_use]
-    pub fn credited(&self, now: Nanos, target: Target) -> bool {
-        self.publishers.get(&target).is_some_and(|publisher| publisher.credited(now))
+    pub fn told(&self, now: Nanos, target: Target) -> bool {
+        let told = |publisher: &Publisher| publisher.approximate.is_none() && publisher.credited(now);
+        self.publishers.get(&target).is_some_and(told)
     }
 
-    /// A request with this prompt goes to `target`: its blocks will soon be there.
-    pub fn routed(&mut self, now: Nanos, target: Target, prompt: &Prompt) {
-        let Some(family) = self.publishers.get(&target).and_then(|publisher| publisher.family) else { return };
-        let Some(chain) = prompt.chain(family) else { return };
-        let holder = self.publishers[&target].device;
-        let held = self.families.get(&family).map_or(0, |index| index.matched(chain).depth(holder)) as usize;
-        self.speculative.add(now + self.config.speculation, target, &chain[held..]);
+    /// A request with this prompt goes to `target`: its blocks will soon be there. Returns what is believed to be there already,
+    /// credited or not, so that a belief without credit can win it back by proving right.
+    pub fn routed(&mut self, now: Nanos, target: Target, prompt: &Prompt) -> Hit {
+        let Some(publisher) = self.publishers.get(&target) else { return Hit::default() };
+        let Some((family, chain)) = publisher.family.and_then(|family| Some((family, prompt.chain(family)?))) else {
+            return Hit::default();
+        };
+        let (device, host) = (publisher.device, publisher.host);
+        let matched = self.families.get(&family).map_or_else(Matched::default, |index| index.matched(chain));
+        let [device, host] = [device, host].map(|holder| matched.depth(holder) as usize);
+        let guessed = self.speculative.depth(now, target, chain, device);
+        let block = u64::from(family.block_tokens);
+        let most = prompt.tokens.saturating_sub(1) / block.max(1);
+        let heard = publisher.heard();
+        let approximate = publisher.approximate.is_some();
+        if approximate {
+            self.assume(now, target, family, chain);
+        } else {
+            self.speculative.add(now + self.config.speculation, target, &chain[device..]);
+        }
+        if heard { Hit::of(device as u64, guessed as u64, host as u64, most, block) } else { Hit::default() }
     }
 
     /// The engine said how many tokens of a prompt it had; `believed` is what was expected when the request was placed there.
@@ -338,6 +359,10 @@ impl FleetView {
         let Some(family) = publisher.family else { return };
         let (Some(chain), Some(index)) = (prompt.chain(family), self.families.get_mut(&family)) else { return };
         let holder = publisher.device;
+        if publisher.approximate.is_some() {
+            // What it did not have it has computed since.
+            return;
+        }
         let had = (cached_tokens / u64::from(family.block_tokens.max(1))) as usize;
         let certain = believed.device_tokens.saturating_sub(believed.speculative_tokens);
         if cached_tokens + believed.host_tokens < certain && had < chain.len() && publisher.events_lie() {

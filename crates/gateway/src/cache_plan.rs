@@ -20,7 +20,7 @@ pub struct CachePlan {
     /// Tokens per target, in ascending order of targets.
     hits: Vec<(Target, u64)>,
     /// Where it went, and what was believed of that target.
-    placed: Option<(Target, Option<Hit>)>,
+    placed: Option<(Target, Hit)>,
 }
 
 /// The request that is placed.
@@ -72,8 +72,9 @@ impl CachePlan {
     /// It goes there now: its blocks will be there soon.
     pub(crate) fn placed(&mut self, shared: &Shared, target: Target, whose: Whose) {
         let now = shared.now();
-        let believed = shared.kv_views.routed(now, &self.model, target, &self.prompt);
-        self.placed = Some((target, believed));
+        let (hit, told) = shared.kv_views.routed(now, &self.model, target, &self.prompt);
+        self.placed = Some((target, hit));
+        let believed = told.then_some(hit);
         let answer = self.turn.previous.and_then(|previous| {
             let output_tokens = previous.output_tokens?;
             Some(Answer { prompt_tokens: previous.prompt_tokens, output_tokens, target: previous.target })
@@ -103,7 +104,6 @@ impl CachePlan {
         }
         let cached_tokens = usage.and_then(|usage| usage.cached_tokens);
         if let Some(cached) = cached_tokens {
-            let believed = believed.unwrap_or_default();
             shared.kv_views.reported(now, &self.model, target, &self.prompt, believed, cached);
         }
         if let Some(end) = self.end {

@@ -13,6 +13,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
+/// What there is to know of an engine's caches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Known {
+    Told(Sources),
+    /// It tells nothing, but how much it can hold.
+    Assumed {
+        model: String,
+        kind: EngineKind,
+        page_tokens: Option<u32>,
+        ranks: u16,
+        rank_tokens: u64,
+    },
+}
+
 /// What is listened to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Sources {
@@ -23,23 +37,45 @@ struct Sources {
 }
 
 /// The listening tasks of one engine; they end with it.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Following {
-    sources: Option<Sources>,
+    known: Option<Known>,
     tasks: JoinSet<()>,
+    /// Ranks whose caches are assumed.
+    assumed: Vec<Place>,
 }
 
 impl Following {
+    /// The engine may be another process by now, with empty caches. Those that tell of them say so themselves.
+    pub(crate) fn restarted(&self) {
+        for place in &self.assumed {
+            place.shared.kv_views.lost(&place.model, place.target);
+        }
+    }
+
     /// Listens to what the engine offers now; goes on where nothing has changed.
     pub(crate) fn follow(&mut self, shared: &Arc<Shared>, engine: &Arc<EngineHandle>, found: &Capability) {
-        let wanted = sources(found);
-        if wanted == self.sources {
+        let wanted = sources(found).map(Known::Told).or_else(|| assumed(engine, found));
+        if wanted == self.known {
             return;
         }
         self.tasks.abort_all();
         self.tasks = JoinSet::new();
-        self.sources.clone_from(&wanted);
-        let Some(wanted) = wanted else { return };
+        self.assumed.clear();
+        self.known.clone_from(&wanted);
+        let wanted = match wanted {
+            None => return,
+            Some(Known::Told(sources)) => sources,
+            Some(Known::Assumed { model, kind, page_tokens, ranks, rank_tokens }) => {
+                for rank in 0..ranks {
+                    let target = Target { instance: engine.id, rank: Rank(rank) };
+                    shared.kv_views.add_approximate(&model, target, kind, page_tokens, rank_tokens);
+                    self.assumed.push(Place { shared: shared.clone(), model: model.clone(), target });
+                }
+                tracing::info!(engine = %engine.id, "no KV events: its caches are taken from what is sent there");
+                return;
+            }
+        };
         for (rank, source) in wanted.ranks.into_iter().enumerate() {
             let target = Target { instance: engine.id, rank: Rank(rank as u16) };
             tracing::info!(engine = %engine.id, rank, endpoint = source.live, "listening to KV events");
@@ -47,6 +83,15 @@ impl Following {
             self.tasks.spawn(listen(place, wanted.kind, wanted.block_tokens, source));
         }
     }
+}
+
+/// `None` where nobody says how much it can hold.
+fn assumed(engine: &EngineHandle, found: &Capability) -> Option<Known> {
+    let model = found.models.iter().find(|model| model.parent.is_none())?.id.clone();
+    let ranks = found.dp_ranks.max(1);
+    let set = engine.settings().capacity_kv_tokens.map(|tokens| tokens / u64::from(ranks));
+    let rank_tokens = set.or(found.kv_capacity_tokens).filter(|tokens| *tokens > 0)?;
+    Some(Known::Assumed { model, kind: found.kind, page_tokens: found.page_size_tokens, ranks, rank_tokens })
 }
 
 fn sources(found: &Capability) -> Option<Sources> {

@@ -30,6 +30,27 @@ impl KvViews {
         view.add(target, kind, block_tokens);
     }
 
+    /// An engine that tells nothing: what it holds is taken from what is sent there.
+    pub(crate) fn add_approximate(
+        &self,
+        model: &str,
+        target: Target,
+        kind: EngineKind,
+        page_tokens: Option<u32>,
+        capacity_tokens: u64,
+    ) {
+        let mut views = self.views.lock();
+        let view = views.entry(model.to_owned()).or_insert_with(|| FleetView::new(ViewConfig::default()));
+        view.add_approximate(target, kind, page_tokens, capacity_tokens);
+    }
+
+    /// The engine may have lost its cache.
+    pub(crate) fn lost(&self, model: &str, target: Target) {
+        if let Some(view) = self.views.lock().get_mut(model) {
+            view.lost(target);
+        }
+    }
+
     pub(crate) fn remove(&self, model: &str, target: Target) {
         let mut views = self.views.lock();
         if let Some(view) = views.get_mut(model) {
@@ -92,13 +113,12 @@ impl KvViews {
         self.views.lock().get(model).map(|view| view.hits(now, prompt)).unwrap_or_default()
     }
 
-    /// The request goes there now. What is believed of that target; `None` where it has no credit.
-    pub(crate) fn routed(&self, now: Nanos, model: &str, target: Target, prompt: &Prompt) -> Option<Hit> {
+    /// The request goes there now. What is believed of that target, and whether that is the target's own word.
+    pub(crate) fn routed(&self, now: Nanos, model: &str, target: Target, prompt: &Prompt) -> (Hit, bool) {
         let mut views = self.views.lock();
-        let view = views.get_mut(model)?;
-        let hit = view.hits(now, prompt).get(&target).copied().unwrap_or_default();
-        view.routed(now, target, prompt);
-        view.credited(now, target).then_some(hit)
+        let Some(view) = views.get_mut(model) else { return (Hit::default(), false) };
+        let hit = view.routed(now, target, prompt);
+        (hit, view.told(now, target))
     }
 
     pub(crate) fn reported(

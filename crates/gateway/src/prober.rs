@@ -82,12 +82,16 @@ impl Prober {
             let health = shared.settings.load().health.clone();
             let began = Instant::now();
             let began_at = shared.now();
+            let (was_out, known_changed) = (self.is_out(), self.changed);
             let result = self.round(millis(health.probe_timeout_ms)).await;
             engine.endpoint().reap_idle();
             let failed = result.is_err();
             match result {
                 Ok(()) => {
                     engine.last_error.store(None);
+                    if was_out || (self.changed && !known_changed) {
+                        self.following.restarted();
+                    }
                     if let Some(found) = engine.capability.load_full() {
                         self.following.follow(&shared, &engine, &found);
                     }

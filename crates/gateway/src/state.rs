@@ -203,6 +203,9 @@ impl Shared {
         metrics.engine_kv_tokens.clear();
         metrics.engine_prefill_rate.clear();
         metrics.cache_belief_error.clear();
+        metrics.cache_belief_deviation.clear();
+        metrics.cache_approximate.clear();
+        metrics.cache_credited.clear();
         metrics.cache_view_blocks.clear();
         for view in self.with_scheduler(|s| s.instances(self.now())) {
             let engine = EngineLabel { engine: view.id.0 };
@@ -234,6 +237,9 @@ impl Shared {
         for (_, target, state) in self.kv_views.publishers(self.now()) {
             let rank = RankLabel { engine: target.instance.0, dp_rank: target.rank.0 };
             metrics.cache_belief_error.get_or_create(&rank).set(state.belief.error);
+            metrics.cache_belief_deviation.get_or_create(&rank).set(state.belief.deviation);
+            metrics.cache_approximate.get_or_create(&rank).set(i64::from(state.approximate));
+            metrics.cache_credited.get_or_create(&rank).set(i64::from(state.credited));
             let blocks = state.device_blocks + state.host_blocks;
             metrics.cache_view_blocks.get_or_create(&rank).set(blocks.try_into().unwrap_or(i64::MAX));
         }

@@ -112,8 +112,8 @@ pub struct Engine {
 pub struct Model {
     /// The name that requests use.
     pub name: String,
-    /// Folder with `tokenizer.json` and, for chats, the chat template, as on Hugging Face. Text prompts are then counted exactly
-    /// and, where engines publish KV events, go where their KV lies.
+    /// Folder with `tokenizer.json` and, for chats, the chat template, as on Hugging Face. Text prompts are then counted exactly and
+    /// go where their KV lies, as far as engines tell of it or say what they can hold.
     pub tokenizer: PathBuf,
 }
 

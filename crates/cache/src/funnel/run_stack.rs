@@ -51,6 +51,8 @@ pub struct RunStack {
     max_blocks: u64,
     max_nodes: usize,
     dropped_blocks: u64,
+    /// Names of what has left, where somebody wants to know.
+    dropped: Option<Vec<u64>>,
 }
 
 #[derive(Clone, Debug)]
@@ -99,7 +101,20 @@ impl RunStack {
             max_blocks,
             max_nodes: usize::MAX,
             dropped_blocks: 0,
+            dropped: None,
         }
+    }
+
+    /// From here on the names of blocks that leave are kept until [`RunStack::take_dropped`].
+    #[must_use]
+    pub fn telling(mut self) -> Self {
+        self.dropped = Some(Vec::new());
+        self
+    }
+
+    /// Blocks that have left since the last call, each behind what stood on it.
+    pub fn take_dropped(&mut self) -> Vec<u64> {
+        self.dropped.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Changes the bounds; what does not fit any more leaves. The nodes' bound makes memory certain, where a stream branches at every
@@ -107,6 +122,12 @@ impl RunStack {
     pub fn limit(&mut self, max_blocks: u64, max_nodes: usize) {
         (self.max_blocks, self.max_nodes) = (max_blocks, max_nodes.max(1));
         self.shrink();
+    }
+
+    /// The most distinct blocks it holds.
+    #[must_use]
+    pub fn max_blocks(&self) -> u64 {
+        self.max_blocks
     }
 
     /// Pieces of the tree.
@@ -347,6 +368,9 @@ impl RunStack {
         debug_assert!(node.children == 0 && node.run == id, "the oldest run ends in a leaf");
         let blocks = at_most.min(node.fingerprints.len() as u64);
         let keep = node.fingerprints.len() - blocks as usize;
+        if let Some(dropped) = &mut self.dropped {
+            dropped.extend(node.fingerprints[keep..].iter().rev());
+        }
         if keep > 0 {
             node.fingerprints.truncate(keep);
             if node.fingerprints.capacity() > 4 * keep {

@@ -1,5 +1,6 @@
 //! One publisher: its stream, how it names blocks, and whether what it says has proved true.
 
+use super::approximate::Approximate;
 use super::{Family, Hit, ViewConfig};
 use crate::chain::{NameFormat, Namespace, names, own_name, own_root};
 use crate::index::Holder;
@@ -10,6 +11,10 @@ use std::collections::BTreeMap;
 /// Reports before the belief is judged.
 const FEWEST_REPORTS: u32 = 8;
 const SMOOTHING: f64 = 0.1;
+/// Reports without complaint after which earlier ones are forgiven, and credit is back.
+const PROVEN_REPORTS: u32 = 100;
+/// A guess that is wrong again and again is left alone for 128 times as long as at first.
+const MOST_DOUBLINGS: u32 = 7;
 
 /// How belief and reports have compared, in shares of the prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -17,6 +22,8 @@ pub struct Belief {
     pub reports: u64,
     /// Smoothed (believed - reported) / prompt tokens: above zero, more was believed than was there.
     pub error: f64,
+    /// Smoothed |believed - reported| / prompt tokens: how far off, whichever way.
+    pub deviation: f64,
     /// Tokens believed and tokens reported, summed.
     pub believed_tokens: u64,
     pub reported_tokens: u64,
@@ -25,6 +32,8 @@ pub struct Belief {
 /// A publisher as operators see it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PublisherView {
+    /// It tells nothing; what it holds is taken from what was sent there.
+    pub approximate: bool,
     pub trust: Trust,
     /// Credited for what it is believed to hold.
     pub credited: bool,
@@ -62,9 +71,13 @@ pub(super) struct Publisher {
     proven: bool,
     /// From its names to ours, where its own mean nothing here.
     pub(super) names: BTreeMap<u64, u64>,
+    /// Its assumed cache, where it tells nothing.
+    pub(super) approximate: Option<Approximate>,
     belief: Belief,
     judged: u32,
     distrusted_until: Option<Nanos>,
+    /// Times in a row that it was found wrong.
+    distrusts: u32,
     pub(super) skipped: u64,
     pub(super) unplaced: u64,
     pub(super) unknown_removals: u64,
@@ -82,9 +95,11 @@ impl Publisher {
             family: block_tokens.filter(|tokens| *tokens > 0).map(named),
             proven: false,
             names: BTreeMap::new(),
+            approximate: None,
             belief: Belief::default(),
             judged: 0,
             distrusted_until: None,
+            distrusts: 0,
             skipped: 0,
             unplaced: 0,
             unknown_removals: 0,
@@ -112,12 +127,19 @@ impl Publisher {
     }
 
     pub(super) fn credited(&self, now: Nanos) -> bool {
-        let heard = matches!(self.stream.trust(), Trust::Whole | Trust::Partial);
-        heard && self.distrusted_until.is_none_or(|until| now >= until)
+        self.heard() && self.distrusted_until.is_none_or(|until| now >= until)
+    }
+
+    /// There is a belief to speak of.
+    pub(super) fn heard(&self) -> bool {
+        self.approximate.is_some() || matches!(self.stream.trust(), Trust::Whole | Trust::Partial)
     }
 
     pub(super) fn distrust(&mut self, now: Nanos, config: &ViewConfig) {
-        self.distrusted_until = Some(now + config.distrust);
+        // Events will put a view right; a guess stays as wrong as it is, so it is tried again less and less often.
+        let times = if self.approximate.is_some() { 1 << self.distrusts.min(MOST_DOUBLINGS) } else { 1 };
+        self.distrusts = self.distrusts.saturating_add(1);
+        self.distrusted_until = Some(now + Nanos(config.distrust.0.saturating_mul(times)));
     }
 
     /// Finds out how this publisher names blocks, from the first root block it tells of. True when that changes what was
@@ -194,10 +216,16 @@ impl Publisher {
         self.belief.reported_tokens += cached;
         let error = (believed.tokens() as f64 - cached as f64) / prompt as f64;
         self.belief.error += SMOOTHING * (error - self.belief.error);
+        self.belief.deviation += SMOOTHING * (error.abs() - self.belief.deviation);
         self.judged += 1;
-        if self.judged >= FEWEST_REPORTS && self.belief.error > config.belief_error {
+        if self.judged < FEWEST_REPORTS {
+            return;
+        }
+        if self.belief.error > config.belief_error {
             self.distrust(now, config);
             (self.judged, self.belief.error) = (0, 0.0);
+        } else if self.judged >= PROVEN_REPORTS {
+            (self.distrusts, self.distrusted_until) = (0, None);
         }
     }
 
@@ -208,6 +236,7 @@ impl Publisher {
 
     pub(super) fn view(&self, now: Nanos, device_blocks: u64, host_blocks: u64) -> PublisherView {
         PublisherView {
+            approximate: self.approximate.is_some(),
             trust: self.stream.trust(),
             credited: self.credited(now),
             family: self.family,

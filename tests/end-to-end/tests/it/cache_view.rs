@@ -15,10 +15,14 @@ pub(crate) struct Engine {
 
 /// A built-in engine that publishes KV events on ports of its own.
 pub(crate) fn engine(more: &[&str]) -> Engine {
+    let events = ["--kv-events-endpoint", "tcp://127.0.0.1:0", "--kv-events-replay-endpoint", "tcp://127.0.0.1:0"];
+    silent_engine(&[&events, more].concat())
+}
+
+/// One that tells nothing of its cache.
+fn silent_engine(more: &[&str]) -> Engine {
     let mut command = Command::new(binaries::plimsoll());
-    command.args(["engine", "--listen", "127.0.0.1:0", "--faults"]);
-    command.args(["--kv-events-endpoint", "tcp://127.0.0.1:0", "--kv-events-replay-endpoint", "tcp://127.0.0.1:0"]);
-    command.args(more);
+    command.args(["engine", "--listen", "127.0.0.1:0", "--faults"]).args(more);
     let mut process = Process::start("plimsoll engine", &mut command).unwrap();
     let line = process.wait_line("plimsoll engine: listening on ");
     let url = line.split_whitespace().find(|word| word.starts_with("http://")).unwrap().to_owned();
@@ -196,5 +200,60 @@ async fn a_chat_is_counted_exactly_and_its_next_turn_finds_its_kv() {
     let (known, new) = (bytes(&["result=\"known\""]).await, bytes(&["result=\"new\""]).await);
     assert!(known > 2.0 * 20.0 * 59.0 && new > 20.0 * 59.0 && known > new, "{known} {new}");
     assert!(gateway.metric("plimsoll_segment_cache_entries", &[]).await > 2.0);
+    gateway.finish().await;
+}
+
+/// Without KV events what an engine holds is taken from what was sent there: sessions stay, what is believed is nearly what is reported, under
+/// eviction too, and all of it is marked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn engines_without_events_are_assumed_to_hold_what_was_sent_there() {
+    let engines = [0, 1].map(|_| silent_engine(&["--kv-tokens", "2048"]));
+    let gateway = gateway(&[&engines[0], &engines[1]]).await;
+    let (mut believed, mut reported, mut prompts, mut stayed, mut follow_ups) = (0u64, 0u64, 0u64, 0, 0);
+    let mut homes = std::collections::BTreeMap::new();
+    for turn in 1..=6usize {
+        // Ten sessions fit to their fourth turn.
+        for session in 0..10 {
+            let tokens = turn * 6 * PAGE;
+            let answer = complete(&gateway, &prompt(session, tokens)).await;
+            believed += answer.predicted;
+            reported += answer.cached;
+            prompts += tokens as u64;
+            if let Some(home) = homes.insert(session, answer.engine) {
+                follow_ups += 1;
+                stayed += u32::from(home == answer.engine);
+            }
+        }
+    }
+    assert!(reported > prompts / 4, "{reported} of {prompts}");
+    let off = believed.abs_diff(reported) as f64 / prompts as f64;
+    assert!(off < 0.05, "{believed} believed, {reported} reported of {prompts}");
+    assert!(stayed * 10 >= follow_ups * 7, "{stayed} of {follow_ups} follow-ups stayed");
+    let state = cache(&gateway).await;
+    for publisher in state["publishers"].as_array().unwrap() {
+        assert_eq!((&publisher["trust"], &publisher["credited"]), (&json!("approximate"), &json!(true)), "{state}");
+        assert!(publisher["device_blocks"].as_u64().unwrap() <= 128, "{state}");
+    }
+    assert_eq!(gateway.metric("plimsoll_cache_approximate", &["engine=\"1\""]).await, 1.0);
+    assert!(gateway.metric("plimsoll_cache_belief_deviation", &["engine=\"1\""]).await < 0.2);
+    gateway.finish().await;
+}
+
+/// An engine that does not keep what was sent there is found out by its own reports.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_assumption_that_is_wrong_loses_its_credit() {
+    let one = silent_engine(&[]);
+    let gateway = gateway(&[&one]).await;
+    let addr = one.url.trim_start_matches("http://").parse().unwrap();
+    let ids = prompt(1, 20 * PAGE);
+    for _ in 0..16 {
+        complete(&gateway, &ids).await;
+        let flushed = plimsoll_end_to_end::ask(addr, "POST", "/flush_cache", &[], b"").await;
+        assert_eq!(flushed.status(), 200);
+    }
+    let state = cache(&gateway).await;
+    assert_eq!(state["publishers"][0]["credited"], false, "{state}");
+    assert_eq!(complete(&gateway, &ids).await.predicted, 0);
+    assert!(gateway.metric("plimsoll_cache_belief_deviation", &[]).await > 0.5);
     gateway.finish().await;
 }

@@ -60,7 +60,7 @@ proptest! {
 
     #[test]
     fn bounded_it_is_an_lru_cache_of_that_size(prompts in prompts(), capacity in 1usize..14) {
-        let (mut runs, mut plain) = (RunStack::new(capacity as u64), Plain::default());
+        let (mut runs, mut plain) = (RunStack::new(capacity as u64).telling(), Plain::default());
         for (at, prompt) in prompts.iter().enumerate() {
             let path = chained(prompt);
             let before = plain.stack.clone();
@@ -69,6 +69,19 @@ proptest! {
             prop_assert_eq!(distances(&runs.touch(&path, Nanos(at as u64))), plain.touch(&path, capacity));
             prop_assert_eq!(runs.check(), Ok(()));
             prop_assert_eq!(runs.blocks(), plain.stack.len() as u64);
+            // What has left is told, once and leaf first.
+            let dropped = runs.take_dropped();
+            let mut expected: Vec<u64> = before.iter().chain(&path).copied().collect();
+            expected.retain(|block| !plain.stack.contains(block));
+            expected.sort_unstable();
+            expected.dedup();
+            let mut told = dropped.clone();
+            told.sort_unstable();
+            prop_assert_eq!(&told, &expected);
+            for pair in path.windows(2) {
+                let place = |block: &u64| dropped.iter().position(|dropped| dropped == block);
+                prop_assert!(place(&pair[0]).is_none_or(|above| place(&pair[1]).is_some_and(|below| below < above)));
+            }
         }
     }
 }
