@@ -233,6 +233,15 @@ impl PrefixIndex {
         }
     }
 
+    /// `holder` is known to have this block.
+    #[must_use]
+    pub fn holds(&self, holder: Holder, hash: u64) -> bool {
+        let Some(id) = self.edges.get(hash) else { return false };
+        let node = &self.nodes[id as usize];
+        let cutoff = node.cutoff(holder);
+        node.offset(hash, cutoff).is_some_and(|offset| offset < cutoff)
+    }
+
     /// `holder` has lost a block. False when it was not known to have it.
     pub fn remove(&mut self, holder: Holder, hash: u64) -> bool {
         let Some(id) = self.edges.get(hash) else { return false };

@@ -12,6 +12,7 @@ mod speculative;
 pub use publisher::{Belief, PublisherView};
 
 use crate::chain::{NameFormat, Namespace, names};
+use crate::fingerprint_map::FingerprintMap;
 use crate::index::{Holder, Matched, PrefixIndex};
 use crate::stream::Step;
 use plimsoll_core::{EngineKind, KvBatch, KvEvent, Medium, Nanos, Target};
@@ -121,7 +122,7 @@ pub struct FleetView {
     config: ViewConfig,
     families: BTreeMap<Family, PrefixIndex>,
     publishers: BTreeMap<Target, Publisher>,
-    /// Holder by number: what is in the indexes.
+    /// Holder by number: what is in the indexes. `Host` stands for what a target has on the device or on its host.
     holders: Vec<Option<(Target, Medium)>>,
     speculative: Speculative,
     /// Publishers forgotten for want of room.
@@ -141,8 +142,8 @@ impl FleetView {
             return;
         }
         let device = self.new_holder(target, Medium::Device);
-        let host = self.new_holder(target, Medium::Host);
-        self.publishers.insert(target, Publisher::new(kind, block_tokens, device, host));
+        let either = self.new_holder(target, Medium::Host);
+        self.publishers.insert(target, Publisher::new(kind, block_tokens, device, either));
     }
 
     fn new_holder(&mut self, target: Target, medium: Medium) -> Holder {
@@ -156,15 +157,16 @@ impl FleetView {
 
     /// The target is gone, and everything believed of it.
     pub fn remove(&mut self, target: Target) {
-        let Some(publisher) = self.publishers.remove(&target) else { return };
-        self.clear(&publisher);
+        let Some(mut publisher) = self.publishers.remove(&target) else { return };
+        self.clear(&mut publisher);
         for holder in publisher.holders() {
             self.holders[usize::from(holder)] = None;
         }
         self.speculative.forget(target);
     }
 
-    fn clear(&mut self, publisher: &Publisher) {
+    fn clear(&mut self, publisher: &mut Publisher) {
+        publisher.on_host = FingerprintMap::default();
         for index in self.families.values_mut() {
             for holder in publisher.holders() {
                 if index.held_by(holder) > 0 {
@@ -218,7 +220,7 @@ impl FleetView {
             match step {
                 Step::Replay { from } => wants.push(Want::Replay { target, from }),
                 Step::Reset(_) => {
-                    self.clear(&publisher);
+                    self.clear(&mut publisher);
                     publisher.forget();
                 }
                 Step::Apply(events) => {
@@ -239,17 +241,23 @@ impl FleetView {
                 publisher.names.clear();
             }
             KvEvent::Removed { names, medium } => {
-                let (Some(family), Some(holder)) = (publisher.family, publisher.holder(medium)) else { return };
+                let Some(family) = publisher.family.filter(|_| medium != Medium::Storage) else { return };
                 let Some(index) = self.families.get_mut(&family) else { return };
                 for name in names {
-                    let known =
-                        if family.format == NameFormat::Own { publisher.names.remove(&name) } else { Some(name) };
-                    let removed = known.is_some_and(|name| index.remove(holder, name));
+                    let own = family.format == NameFormat::Own;
+                    let known = if own { publisher.names.get(&name).copied() } else { Some(name) };
+                    let removed = known.is_some_and(|name| publisher.lose(index, medium, name));
+                    if own && known.is_some_and(|known| !publisher.has(index, known)) {
+                        publisher.names.remove(&name);
+                    }
                     publisher.unknown_removals += u64::from(!removed);
                 }
             }
             KvEvent::Stored(stored) => {
-                let Some(holder) = publisher.holder(stored.medium) else { return };
+                // Storage is not announced reliably by any engine; it is not indexed.
+                if stored.medium == Medium::Storage {
+                    return;
+                }
                 if publisher.judge(now, &self.config, &stored) {
                     // Named otherwise than was thought: what was believed under the old names is void.
                     self.clear(publisher);
@@ -261,7 +269,7 @@ impl FleetView {
                     return;
                 };
                 let index = self.families.entry(family).or_default();
-                publisher.unplaced += index.store(holder, parent, &chain).unplaced;
+                publisher.gain(index, stored.medium, parent, &chain);
                 if self.blocks() > self.config.max_blocks {
                     self.overflows += 1;
                     self.clear(publisher);
@@ -358,7 +366,6 @@ impl FleetView {
         publisher.learn(now, &self.config, prompt.tokens, believed, cached_tokens);
         let Some(family) = publisher.family else { return };
         let (Some(chain), Some(index)) = (prompt.chain(family), self.families.get_mut(&family)) else { return };
-        let holder = publisher.device;
         if publisher.approximate.is_some() {
             // What it did not have it has computed since.
             return;
@@ -367,7 +374,7 @@ impl FleetView {
         let certain = believed.device_tokens.saturating_sub(believed.speculative_tokens);
         if cached_tokens + believed.host_tokens < certain && had < chain.len() && publisher.events_lie() {
             // It was believed and not there, and events should have said so: it is not there.
-            index.remove(holder, chain[had]);
+            publisher.lose(index, Medium::Device, chain[had]);
         }
     }
 
@@ -380,7 +387,8 @@ impl FleetView {
     /// Bytes of memory held by the indexes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.families.values().map(PrefixIndex::bytes).sum()
+        let indexes: usize = self.families.values().map(PrefixIndex::bytes).sum();
+        indexes + self.publishers.values().map(|publisher| publisher.on_host.bytes()).sum::<usize>()
     }
 
     #[must_use]
@@ -393,7 +401,7 @@ impl FleetView {
         self.publishers.iter().map(move |(target, publisher)| {
             let family = publisher.family.and_then(|family| self.families.get(&family));
             let held = |holder| family.map_or(0, |index| index.held_by(holder));
-            (*target, publisher.view(now, held(publisher.device), held(publisher.host)))
+            (*target, publisher.view(now, held(publisher.device)))
         })
     }
 }

@@ -7,6 +7,8 @@
 //! equal), which keeps the rule that whoever holds a page holds its ancestors.
 //!
 //! Where KV events are wanted, every change of what can be found goes to [`Self::log`](BlockManager::log) as it happens.
+//! Where evicted pages are offloaded, they are collected with their bytes still in place, and the log is told of them by
+//! whoever takes them.
 
 use crate::kv_events::{Label, Log, Medium};
 use idle::IdleList;
@@ -30,6 +32,17 @@ pub struct BlockManager {
     away: Vec<u32>,
     /// `None`: nobody listens to KV events.
     log: Option<Log>,
+    /// Pages that were evicted and not yet taken out. `None`: nobody wants them.
+    evicted: Option<Vec<Evicted>>,
+}
+
+/// A page that can no longer be found. Its bytes are in place until somebody writes to any page.
+#[derive(Debug)]
+pub struct Evicted {
+    pub page: u32,
+    pub digest: Digest,
+    /// As it was committed; `None` when nobody listens.
+    pub label: Option<Box<Label>>,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -58,6 +71,7 @@ impl BlockManager {
             committed_pages: 0,
             away: Vec::new(),
             log: None,
+            evicted: None,
         }
     }
 
@@ -65,6 +79,18 @@ impl BlockManager {
     pub fn keep_log(&mut self) {
         debug_assert!(self.by_digest.is_empty(), "pages were committed unseen");
         self.log = Some(Log::default());
+    }
+
+    /// Collects evicted pages from now on, for [`Self::take_evicted`]. The log is not told of them here.
+    pub fn keep_evicted(&mut self) {
+        self.evicted = Some(Vec::new());
+    }
+
+    /// Pages that were evicted since the last time, leaves first. Call it before any page is written: these may be in use
+    /// again.
+    #[must_use]
+    pub fn take_evicted(&mut self) -> Vec<Evicted> {
+        self.evicted.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// The log, if one is kept.
@@ -188,7 +214,12 @@ impl BlockManager {
     pub fn flush(&mut self) -> usize {
         let before = self.idle.len();
         while self.evict_one().is_some() {}
-        if let Some(log) = self.log.as_mut().filter(|_| self.by_digest.is_empty()) {
+        let nothing_left = self.by_digest.is_empty();
+        let forgotten = self.take_evicted();
+        if let Some(log) = self.log.as_mut().filter(|_| !nothing_left) {
+            forgotten.iter().filter_map(|page| page.label.as_ref()).for_each(|it| log.removed(Medium::Gpu, it.name));
+        }
+        if let Some(log) = self.log.as_mut().filter(|_| nothing_left) {
             log.cleared();
         }
         before - self.idle.len()
@@ -219,9 +250,11 @@ impl BlockManager {
     fn evict_one(&mut self) -> Option<()> {
         let page = self.idle.oldest()?;
         self.idle.remove(page);
-        let cached = self.pages[page as usize].cached.take()?;
-        self.by_digest.remove(&cached.digest);
-        if let (Some(log), Some(label)) = (&mut self.log, &cached.label) {
+        let Cached { digest, label, .. } = self.pages[page as usize].cached.take()?;
+        self.by_digest.remove(&digest);
+        if let Some(evicted) = &mut self.evicted {
+            evicted.push(Evicted { page, digest, label });
+        } else if let (Some(log), Some(label)) = (&mut self.log, &label) {
             log.removed(Medium::Gpu, label.name);
         }
         self.evicted_pages += 1;

@@ -6,12 +6,16 @@ use crate::migration::MigrationConfig;
 use crate::model::folder::Folder;
 use crate::model::kv::TILE;
 use crate::model::{Model, ModelConfig};
+use crate::offload::OffloadConfig;
 use crate::scheduler::policy::Order;
 use crate::team::Team;
 use crate::text::Text;
 use crate::timing::Timing;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Longer than this nobody waits for what can be computed.
+const MAX_OFFLOAD_DEADLINE: Duration = Duration::from_secs(600);
 
 /// Ranks of one process.
 pub const MAX_RANKS: usize = 64;
@@ -59,6 +63,8 @@ pub struct EngineConfig {
     pub kv_events: Option<KvEventsConfig>,
     /// Prefill or decode only, with another engine for the rest.
     pub disagg: DisaggConfig,
+    /// Where evicted KV pages go.
+    pub offload: OffloadConfig,
     /// Give running requests to other engines, and take theirs.
     pub migration: MigrationConfig,
     /// Serve `/admin/faults`.
@@ -96,6 +102,7 @@ impl Default for EngineConfig {
             timing: None,
             kv_events: None,
             disagg: DisaggConfig::default(),
+            offload: OffloadConfig::default(),
             migration: MigrationConfig::default(),
             faults: false,
             stalled_reader: Duration::from_secs(60),
@@ -170,6 +177,18 @@ impl EngineConfig {
                 (2..=4096).contains(&self.migration.buffers),
                 "use 2 to 4096",
             ),
+            (
+                "kv_offload_bytes",
+                self.offload.bytes,
+                !self.offload.is_too_small(self.page_bytes()),
+                "make room for at least one page, or use 0",
+            ),
+            (
+                "kv_offload_deadline_ms",
+                usize::try_from(self.offload.deadline.as_millis()).unwrap_or(usize::MAX),
+                self.offload.deadline <= MAX_OFFLOAD_DEADLINE,
+                "use at most 600000",
+            ),
             ("max_connections", self.max_connections, self.max_connections > 0, "use at least 1"),
         ];
         if let Some((name, value, _, rule)) = rules.into_iter().find(|(_, _, holds, _)| !holds) {
@@ -184,8 +203,13 @@ impl EngineConfig {
     /// Memory of the KV cache of all ranks once it is full.
     #[must_use]
     pub fn kv_bytes(&self) -> usize {
-        let token = self.model.layers * 2 * self.model.kv_width() * size_of::<f32>();
-        self.dp_size * self.pages() * self.page_tokens * token
+        self.dp_size * self.pages() * self.page_bytes()
+    }
+
+    /// Memory of one KV page.
+    #[must_use]
+    pub fn page_bytes(&self) -> usize {
+        self.page_tokens * self.model.layers * 2 * self.model.kv_width() * size_of::<f32>()
     }
 
     /// Other engines may ask what KV this one computes.

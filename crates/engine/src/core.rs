@@ -6,6 +6,7 @@ use crate::driver::Size;
 use crate::kv_events::publish::Sink;
 use crate::kv_events::{CachedNames, KvEventsConfig, Medium};
 use crate::model::{KvStore, Model, Output, Run, Want};
+use crate::offload::worker::Worker;
 use crate::sampling::TokenRules;
 use crate::scheduler::{Limits, Scheduler};
 use crate::sequence::Sequence;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 mod finish;
 mod legs;
 pub(crate) mod moving;
+mod offload;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -34,6 +36,8 @@ pub(crate) struct Core {
     pub(crate) events: Option<Sink>,
     pub(crate) legs: Legs,
     max_waiting: usize,
+    /// Of the offload tier, until it has a thread.
+    offload_worker: Option<Worker>,
     pub(crate) stats: Stats,
     rate: Rate,
 }
@@ -57,7 +61,10 @@ pub(crate) struct Computed {
 impl Core {
     #[cfg(test)]
     pub(crate) fn new(config: &EngineConfig) -> Self {
-        Core::with_model(config, config.build_model().unwrap())
+        let mut core = Core::with_model(config, config.build_model().unwrap());
+        let identity = core.identity(config.page_tokens);
+        core.open_offload(config, &identity);
+        core
     }
 
     /// An empty rank.
@@ -80,6 +87,7 @@ impl Core {
             scheduler: Scheduler::new(kv.pages(), limits, config.order, Instant::now()),
             legs: Legs::default(),
             max_waiting: config.max_waiting,
+            offload_worker: None,
             model,
             rules,
             kv,
@@ -158,10 +166,13 @@ impl Core {
         let began = Instant::now();
         self.sweep();
         self.attend();
+        self.take_in_loads(started);
         let before = self.scheduler.retractions;
         let planned = self.scheduler.plan(self.scheduler.at(started));
         self.tell_the_turned_away();
         self.stats.retractions += self.scheduler.retractions - before;
+        self.save_evicted();
+        self.begin_loads(started);
         if planned == 0 {
             self.refresh();
             return None;
@@ -174,6 +185,7 @@ impl Core {
 
     /// Tells what entered and left the cache since the last time.
     pub(crate) fn publish(&mut self) {
+        self.save_evicted();
         let Some(log) = self.scheduler.blocks.log() else { return };
         let events = log.take();
         if let Some(sink) = &mut self.events {
@@ -247,6 +259,7 @@ impl Core {
         self.stats.total_pages = blocks.total();
         self.stats.evicted_pages = blocks.evicted_pages();
         self.stats.legs = self.legs.counts();
+        self.stats.offload = self.scheduler.offload.as_ref().map(|offload| offload.stats);
         if self.scheduler.is_idle() {
             self.stats.generation_rate = 0.0;
         }

@@ -157,6 +157,16 @@ impl Engine {
             inbox_limit: (config.max_waiting + config.max_running) * config.dp_size,
         });
         let handle = EngineHandle(Arc::clone(&shared));
+        for core in &mut lockstep.ranks {
+            // Weak: the worker may outlive the engine in a call of its tier.
+            let shared = Arc::downgrade(&shared);
+            let wake = move || {
+                if let Some(shared) = shared.upgrade() {
+                    EngineHandle(shared).wake();
+                }
+            };
+            core.start_offload(&handle.0.faults, wake).map_err(EngineError::Thread)?;
+        }
         let size = lockstep.size(config.page_tokens);
         let delay = config.step_delay;
         let pool = Pool::new(lockstep.ranks[0].page_bytes(), config.migration.buffers);
@@ -323,7 +333,7 @@ fn run(mut lockstep: Lockstep, mut desk: Desk, shared: &Shared, delay: Duration,
         let commands = {
             let mut inbox = shared.inbox.lock();
             if lockstep.is_idle() && inbox.commands.is_empty() {
-                while inbox.commands.is_empty() && !inbox.stop {
+                while inbox.commands.is_empty() && !inbox.stop && !inbox.woken {
                     match desk.wakes_in() {
                         None => shared.bell.wait(&mut inbox),
                         Some(after) if shared.bell.wait_for(&mut inbox, after).timed_out() => break,
@@ -406,9 +416,7 @@ fn obey(lockstep: &mut Lockstep, desk: &mut Desk, command: Command) {
         Command::Flush { done } => {
             let idle = lockstep.is_idle() && !desk.is_busy();
             if idle {
-                for core in &mut lockstep.ranks {
-                    core.scheduler.blocks.flush();
-                }
+                lockstep.ranks.iter_mut().for_each(Core::flush);
             }
             // The caller may be gone.
             let _ = done.send(idle);

@@ -38,6 +38,8 @@ pub struct Faults {
     pub wrong_seq: Option<WrongSeq>,
     /// Cut the connection of a KV transfer that this engine sends.
     pub transfer_error: Option<TransferCut>,
+    /// Flip a bit of a KV page that comes back from the offload tier.
+    pub corrupt_block: Option<CorruptBlock>,
 }
 
 /// Which transfer breaks, and when.
@@ -47,6 +49,13 @@ pub struct TransferCut {
     pub nth: Option<u64>,
     /// Pages that still arrive; the next one is torn.
     pub after_pages: u64,
+}
+
+/// Which page that is read from the offload tier is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CorruptBlock {
+    /// Of those that are read from the moment the fault is switched on, from 1. `None`: every one.
+    pub nth: Option<u64>,
 }
 
 /// Counted from the moment the fault is switched on.
@@ -84,11 +93,13 @@ pub struct FaultSwitch {
     faults: watch::Sender<Faults>,
     /// Transfers begun since `transfer_error` was switched on.
     transfers: Arc<AtomicU64>,
+    /// Pages read since `corrupt_block` was switched on.
+    blocks: Arc<AtomicU64>,
 }
 
 impl Default for FaultSwitch {
     fn default() -> Self {
-        FaultSwitch { faults: watch::Sender::new(Faults::default()), transfers: Arc::default() }
+        FaultSwitch { faults: watch::Sender::new(Faults::default()), transfers: Arc::default(), blocks: Arc::default() }
     }
 }
 
@@ -102,6 +113,9 @@ impl FaultSwitch {
         let crash = faults.crash_after;
         if faults.transfer_error != self.faults.borrow().transfer_error {
             self.transfers.store(0, Ordering::Relaxed);
+        }
+        if faults.corrupt_block != self.faults.borrow().corrupt_block {
+            self.blocks.store(0, Ordering::Relaxed);
         }
         let before = self.faults.send_replace(faults).crash_after;
         if let Some(CrashAfter::Seconds(seconds)) = crash
@@ -142,6 +156,13 @@ impl FaultSwitch {
         let cut = self.faults.borrow().transfer_error?;
         let number = self.transfers.fetch_add(1, Ordering::Relaxed) + 1;
         cut.nth.is_none_or(|nth| nth == number).then_some(cut.after_pages)
+    }
+
+    /// Counts a page that is read from the offload tier; says whether it is to be damaged.
+    pub(crate) fn corrupts_next_block(&self) -> bool {
+        let Some(corrupt) = self.faults.borrow().corrupt_block else { return false };
+        let number = self.blocks.fetch_add(1, Ordering::Relaxed) + 1;
+        corrupt.nth.is_none_or(|nth| nth == number)
     }
 
     pub(crate) fn slow_step(&self) -> Option<SlowStep> {

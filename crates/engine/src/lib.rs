@@ -22,6 +22,7 @@ mod mailbox;
 pub mod migration;
 pub mod model;
 pub mod namespace;
+pub mod offload;
 pub mod refusal;
 pub mod request;
 pub mod sampling;

@@ -50,8 +50,14 @@ impl Lockstep {
 
     pub(crate) fn with_clock(config: &EngineConfig, clock: Box<dyn Clock>) -> Result<Self, EngineError> {
         let model = config.build_model()?;
+        let mut ranks: Vec<Core> = (0..config.dp_size).map(|_| Core::with_model(config, model.clone())).collect();
+        if config.offload.is_on() {
+            // Found out once: it takes a prefill.
+            let identity = ranks[0].identity(config.page_tokens);
+            ranks.iter_mut().for_each(|core| core.open_offload(config, &identity));
+        }
         Ok(Lockstep {
-            ranks: (0..config.dp_size).map(|_| Core::with_model(config, model.clone())).collect(),
+            ranks,
             clock,
             timing: config.timing.clone(),
             pacer: Pacer::default(),

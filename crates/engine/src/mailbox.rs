@@ -30,6 +30,8 @@ pub struct Update {
     /// Of prompt tokens, with the first update and only where asked for: those after the first one asked for.
     pub prompt_logprobs: Vec<TokenLogprobs>,
     pub cached_tokens: usize,
+    /// Of them, those that came from the offload tier.
+    pub host_tokens: usize,
     pub retractions: u32,
     /// Set once, with the last update.
     pub finish: Option<Finish>,
@@ -44,6 +46,7 @@ impl Update {
         self.logprobs.extend(later.logprobs);
         self.prompt_logprobs.extend(later.prompt_logprobs);
         self.cached_tokens = later.cached_tokens;
+        self.host_tokens = later.host_tokens;
         self.retractions = later.retractions;
         self.embedding = later.embedding.or(self.embedding.take());
         self.finish = later.finish;
@@ -142,8 +145,13 @@ impl Mailbox {
         }
         let mut news = self.news.lock();
         let ready = !news.ids.is_empty() || news.finish.is_some();
-        let (cached_tokens, retractions) = (news.cached_tokens, news.retractions);
-        ready.then(|| std::mem::replace(&mut *news, Update { cached_tokens, retractions, ..Update::default() }))
+        let rest = Update {
+            cached_tokens: news.cached_tokens,
+            host_tokens: news.host_tokens,
+            retractions: news.retractions,
+            ..Update::default()
+        };
+        ready.then(|| std::mem::replace(&mut *news, rest))
     }
 
     /// From now on, and if it was before, `departures` hears under `serial` that the reader left.

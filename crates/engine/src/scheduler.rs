@@ -10,6 +10,8 @@
 use crate::block_manager::BlockManager;
 use crate::kv_events::names::Scheme;
 use crate::mailbox::Departures;
+use crate::offload::load::Load;
+use crate::offload::offloader::Offloader;
 use crate::refusal::Refusal;
 use crate::sequence::{Job, Sequence};
 use claims::Claims;
@@ -61,6 +63,8 @@ pub(crate) struct Scheduler {
     pub(crate) looked_at: u64,
     /// Places among the running that are kept for sequences on their way here.
     pub(crate) reserved_places: usize,
+    /// Where evicted pages go; `None`: nowhere.
+    pub(crate) offload: Option<Offloader>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +112,7 @@ impl Scheduler {
             blocked: None,
             looked_at: 0,
             reserved_places: 0,
+            offload: None,
         }
     }
 
@@ -158,7 +163,9 @@ impl Scheduler {
             }
             if self.order.policy == SchedulePolicy::Slo {
                 let chain = &sequence.chain.digests()[..sequence.matchable()];
-                let (hit, claim) = self.claims.claim(chain, |digest| self.blocks.is_cached(digest));
+                let (hit, claim) = self.claims.claim(chain, |digest| {
+                    self.blocks.is_cached(digest) || self.offload.as_ref().is_some_and(|tier| tier.has(digest))
+                });
                 sequence.expected_hit = hit * self.limits.page_tokens;
                 sequence.claim = Some(claim);
             }
@@ -263,7 +270,7 @@ impl Scheduler {
         self.allowed = self.limits.token_budget;
         let mut index = 0;
         while index < self.running.len() && self.budget() > 0 {
-            if self.running[index].remaining() == 1 {
+            if self.running[index].remaining() == 1 && self.running[index].load.is_none() {
                 self.schedule(index);
             }
             index += 1;
@@ -286,7 +293,7 @@ impl Scheduler {
     /// else as they stand.
     fn prefills(&self) -> Vec<usize> {
         let mut prefills: Vec<usize> =
-            (0..self.running.len()).filter(|index| self.running[*index].remaining() > 1).collect();
+            (0..self.running.len()).filter(|index| self.running[*index].is_in_prefill()).collect();
         if self.order.policy == SchedulePolicy::Slo {
             prefills.sort_by_key(|index| self.order.turn(&self.running[*index]));
         }
@@ -337,9 +344,7 @@ impl Scheduler {
         let Some(mut sequence) = self.running.pop() else { return };
         let decoded = sequence.remaining() == 1;
         self.blocks.release(&sequence.pages);
-        sequence.pages.clear();
-        sequence.committed_pages = 0;
-        sequence.computed = 0;
+        sequence.lose_pages();
         let unplanned = std::mem::take(&mut sequence.scheduled);
         self.planned -= unplanned;
         if decoded {
@@ -372,15 +377,31 @@ impl Scheduler {
             sequence.committed_pages = hit.len();
             sequence.pages = hit;
             let cached = sequence.computed.min(sequence.prompt_len);
-            if sequence.cached_tokens.is_none() {
+            let is_first = sequence.cached_tokens.is_none();
+            if is_first {
                 sequence.cached_tokens = Some(cached);
                 sequence.mailbox.post(|update| update.cached_tokens = cached);
             }
+            self.want_load(&mut sequence, is_first);
+            let waits = sequence.load.is_some();
             let index = self.run(sequence);
-            if !self.schedule(index) {
+            if !waits && !self.schedule(index) {
                 return;
             }
         }
+    }
+
+    /// Gives an admitted sequence pages for what the offload tier has of its prefix behind those it has, to be loaded before
+    /// it computes.
+    fn want_load(&mut self, sequence: &mut Sequence, is_first: bool) {
+        let Some(offload) = &self.offload else { return };
+        let have = sequence.pages.len();
+        let wanted = &sequence.chain.digests()[have..sequence.matchable().max(have)];
+        let wanted = offload.promises(wanted);
+        // There are as many as were counted before, unless it is alone under a fault's pressure.
+        sequence.pages.extend(std::iter::from_fn(|| self.blocks.allocate()).take(wanted));
+        let pages = sequence.pages.len() - have;
+        sequence.load = (pages > 0).then(|| Load::wanted(pages, is_first));
     }
 
     /// The cached pages that the first of the queue can take, if there is room for it now; else how many pages are lacking.
@@ -421,6 +442,13 @@ impl Scheduler {
         }
     }
 
+    /// These pages of a running sequence, behind its computed ones, were loaded.
+    pub(crate) fn commit_loaded(&mut self, index: usize, pages: usize) {
+        let sequence = &mut self.running[index];
+        sequence.computed += pages * self.limits.page_tokens;
+        sequence.commit_pages(&mut self.blocks, self.limits.naming);
+    }
+
     /// As [`Self::commit`], for a sequence that is not in the schedule.
     pub(crate) fn commit_pages(&mut self, sequence: &mut Sequence) {
         sequence.commit_pages(&mut self.blocks, self.limits.naming);
@@ -445,8 +473,8 @@ impl Scheduler {
         for page in self.running.iter().flat_map(|sequence| &sequence.pages).chain(held) {
             holders[*page as usize] += 1;
         }
-        if self.waiting.iter().any(|sequence| !sequence.pages.is_empty()) {
-            return Err("a waiting sequence holds pages".to_owned());
+        if self.waiting.iter().any(|sequence| !sequence.pages.is_empty() || sequence.load.is_some()) {
+            return Err("a waiting sequence holds pages, or waits for some".to_owned());
         }
         let tokens: usize = self.waiting.iter().map(Sequence::remaining).sum();
         if tokens != self.waiting.tokens() {

@@ -6,6 +6,7 @@ use crate::disagg::notes::First;
 use crate::kv_events::names::{Names, Scheme};
 use crate::kv_events::{Label, Owner};
 use crate::mailbox::Mailbox;
+use crate::offload::load::Load;
 use crate::refusal::Refusal;
 use crate::request::{Finish, Request, Task};
 use crate::sampling::logprobs::{TokenLogprobs, logprobs};
@@ -126,6 +127,8 @@ pub(crate) struct Sequence {
     pub(crate) mailbox: Arc<Mailbox>,
     /// Prompt tokens taken from the cache at the first admission; `None` before it.
     pub(crate) cached_tokens: Option<usize>,
+    /// Of them, those that came from the offload tier.
+    pub(crate) host_tokens: usize,
     pub(crate) retractions: u32,
     pub(crate) arrived: Instant,
     /// The same on its scheduler's clock.
@@ -136,6 +139,8 @@ pub(crate) struct Sequence {
     /// Tokens of the prompt that were cached, or going to be, when it came.
     pub(crate) expected_hit: usize,
     pub(crate) last_token: Option<Instant>,
+    /// Pages of its prefix that come from the offload tier, behind the computed ones; nothing is computed before.
+    pub(crate) load: Option<Box<Load>>,
     /// Of a prefill leg: where its pages and its first token go.
     pub(crate) outbound: Option<Box<Outbound>>,
 }
@@ -169,6 +174,7 @@ impl Sequence {
             job,
             mailbox,
             cached_tokens: None,
+            host_tokens: 0,
             retractions: 0,
             arrived,
             arrived_at: Nanos::ZERO,
@@ -176,6 +182,7 @@ impl Sequence {
             claim: None,
             expected_hit: 0,
             last_token: None,
+            load: None,
             outbound: None,
         }
     }
@@ -183,6 +190,11 @@ impl Sequence {
     /// Tokens that are known but not computed: 1 while decoding, more while in prefill.
     pub(crate) fn remaining(&self) -> usize {
         self.tokens.len() - self.computed
+    }
+
+    /// It has more than one token to compute, and nothing to wait for.
+    pub(crate) fn is_in_prefill(&self) -> bool {
+        self.remaining() > 1 && self.load.is_none()
     }
 
     /// When its first token is wanted.
@@ -242,6 +254,14 @@ impl Sequence {
             pages[page] = blocks.commit(pages[page], chain.digests()[page], parent, label);
         }
         self.committed_pages = full;
+    }
+
+    /// Leaves its pages, which the caller has given up, and what was on the way to them.
+    pub(crate) fn lose_pages(&mut self) {
+        self.pages.clear();
+        self.committed_pages = 0;
+        self.computed = 0;
+        self.load = None;
     }
 
     /// [`Self::matchable_pages`] of which the digests are known.

@@ -1,6 +1,7 @@
 //! What the engine counts, for `/v1/loads` and `/metrics`.
 
 use crate::core::LegCounts;
+use crate::offload::OffloadStats;
 
 /// Upper bounds of SGLang's latency buckets in use here, in seconds.
 pub const BUCKETS_S: [f64; 16] =
@@ -39,12 +40,16 @@ pub struct Stats {
     pub total_pages: usize,
     /// Requests on their way to or from another engine; they are not among the waiting and the running.
     pub(crate) legs: LegCounts,
+    /// `None`: evicted pages are forgotten.
+    pub offload: Option<OffloadStats>,
     /// Tokens per second over the last second with work.
     pub generation_rate: f64,
     // Since the start.
     pub steps: u64,
     pub prompt_tokens: u64,
     pub cached_tokens: u64,
+    /// Of the cached ones, those that came from the offload tier.
+    pub host_tokens: u64,
     pub computed_prompt_tokens: u64,
     pub generated_tokens: u64,
     pub requests: u64,

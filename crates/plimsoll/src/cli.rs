@@ -5,6 +5,7 @@ use crate::commands::funnel::FunnelArgs;
 use clap::{Args, Parser, Subcommand};
 use disagg::DisaggArgs;
 use kv_events::KvEventsArgs;
+use offload::OffloadArgs;
 use plimsoll_engine::EngineConfig;
 use plimsoll_settings::{LogFormat, PolicyName};
 use schedule::ScheduleArgs;
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 
 pub mod disagg;
 pub mod kv_events;
+pub mod offload;
 pub mod schedule;
 
 /// Keeps LLM inference stable under load, in front of SGLang and vLLM engines.
@@ -153,6 +155,8 @@ pub struct EngineArgs {
     pub disagg: DisaggArgs,
     #[command(flatten)]
     pub kv_events: KvEventsArgs,
+    #[command(flatten)]
+    pub offload: OffloadArgs,
     /// Give running requests to other engines and take theirs: where those connect; port 0 takes a free one
     #[arg(long, value_name = "ADDR")]
     pub migration_listen: Option<SocketAddr>,

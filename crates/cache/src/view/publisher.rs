@@ -3,7 +3,8 @@
 use super::approximate::Approximate;
 use super::{Family, Hit, ViewConfig};
 use crate::chain::{NameFormat, Namespace, names, own_name, own_root};
-use crate::index::Holder;
+use crate::fingerprint_map::FingerprintMap;
+use crate::index::{Holder, PrefixIndex};
 use crate::stream::{Stream, Trust};
 use plimsoll_core::{EngineKind, KvEvent, Medium, Nanos, StoredBlocks};
 use std::collections::BTreeMap;
@@ -65,7 +66,11 @@ pub(super) struct Publisher {
     pub(super) stream: Stream<Vec<KvEvent>>,
     kind: EngineKind,
     pub(super) device: Holder,
-    pub(super) host: Holder,
+    /// Of what is on the device or on the host. A page on the host hangs on one that may be on the device only, so what the host
+    /// has by itself is no chain.
+    either: Holder,
+    /// What is on the host.
+    pub(super) on_host: FingerprintMap,
     pub(super) family: Option<Family>,
     /// The format has been seen to hold on a root block.
     proven: bool,
@@ -85,13 +90,14 @@ pub(super) struct Publisher {
 }
 
 impl Publisher {
-    pub(super) fn new(kind: EngineKind, block_tokens: Option<u32>, device: Holder, host: Holder) -> Self {
+    pub(super) fn new(kind: EngineKind, block_tokens: Option<u32>, device: Holder, either: Holder) -> Self {
         let named = |block_tokens| Family { format: guess(kind), block_tokens };
         Publisher {
             stream: Stream::default(),
             kind,
             device,
-            host,
+            either,
+            on_host: FingerprintMap::default(),
             family: block_tokens.filter(|tokens| *tokens > 0).map(named),
             proven: false,
             names: BTreeMap::new(),
@@ -108,16 +114,37 @@ impl Publisher {
     }
 
     pub(super) fn holders(&self) -> [Holder; 2] {
-        [self.device, self.host]
+        [self.device, self.either]
     }
 
-    /// Storage is not announced reliably by any engine; it is not indexed.
-    pub(super) fn holder(&self, medium: Medium) -> Option<Holder> {
-        match medium {
-            Medium::Device => Some(self.device),
-            Medium::Host => Some(self.host),
-            Medium::Storage => None,
+    /// It has these blocks now, on the device or else on the host.
+    pub(super) fn gain(&mut self, index: &mut PrefixIndex, medium: Medium, parent: Option<u64>, chain: &[u64]) {
+        let placed = index.store(self.either, parent, chain);
+        if medium == Medium::Device {
+            self.unplaced += index.store(self.device, parent, chain).unplaced;
+            return;
         }
+        self.unplaced += placed.unplaced;
+        for name in &chain[..chain.len() - placed.unplaced as usize] {
+            self.on_host.insert(*name, 0);
+        }
+    }
+
+    /// It has lost a block there. False when it was not known to have it.
+    pub(super) fn lose(&mut self, index: &mut PrefixIndex, medium: Medium, name: u64) -> bool {
+        let lost = match medium {
+            Medium::Device => index.remove(self.device, name),
+            _ => self.on_host.remove(name).is_some(),
+        };
+        if lost && !self.has(index, name) {
+            index.remove(self.either, name);
+        }
+        lost
+    }
+
+    /// It has this block somewhere.
+    pub(super) fn has(&self, index: &PrefixIndex, name: u64) -> bool {
+        self.on_host.get(name).is_some() || index.holds(self.device, name)
     }
 
     /// Starts anew after a restart or a hole.
@@ -234,14 +261,14 @@ impl Publisher {
         self.stream.trust() != Trust::Gap
     }
 
-    pub(super) fn view(&self, now: Nanos, device_blocks: u64, host_blocks: u64) -> PublisherView {
+    pub(super) fn view(&self, now: Nanos, device_blocks: u64) -> PublisherView {
         PublisherView {
             approximate: self.approximate.is_some(),
             trust: self.stream.trust(),
             credited: self.credited(now),
             family: self.family,
             device_blocks,
-            host_blocks,
+            host_blocks: self.on_host.len() as u64,
             belief: self.belief,
             gaps: self.stream.gaps(),
             duplicates: self.stream.duplicates(),

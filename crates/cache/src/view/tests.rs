@@ -2,6 +2,8 @@ use super::*;
 use crate::stream::Trust;
 use plimsoll_core::{InstanceId, Rank, StoredBlocks};
 
+mod tiers;
+
 const BLOCK: u32 = 16;
 
 fn target(instance: u32) -> Target {

@@ -228,9 +228,10 @@ impl Core {
 
     /// The pages were checked: they are due, in order, of this chain.
     fn write(&mut self, index: usize, arrived: &Pages) {
-        let Hold::Pages { pages, .. } = &self.legs.arriving[index].hold else { return };
         for page in arrived.iter() {
-            let written = pages.get(page.index as usize).map(|own| self.kv.write_page(*own, page.bytes));
+            let Hold::Pages { pages, .. } = &self.legs.arriving[index].hold else { return };
+            let own = pages.get(page.index as usize).copied();
+            let written = own.map(|own| self.write_kv(own, page.bytes));
             debug_assert!(matches!(written, Some(Ok(()))), "a page that is not due was let through");
         }
     }

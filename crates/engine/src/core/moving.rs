@@ -63,7 +63,7 @@ impl Core {
     }
 
     pub(crate) fn write_page(&mut self, page: u32, bytes: &[u8]) -> Result<(), PageError> {
-        self.kv.write_page(page, bytes)
+        self.write_kv(page, bytes)
     }
 
     pub(crate) fn rules(&self) -> &TokenRules {
@@ -101,9 +101,7 @@ impl Core {
     /// The pages of a sequence that is not in the schedule. Full ones stay in the cache.
     pub(crate) fn give_up_pages(&mut self, sequence: &mut Sequence) {
         self.scheduler.blocks.release(&sequence.pages);
-        sequence.pages.clear();
-        sequence.committed_pages = 0;
-        sequence.computed = 0;
+        sequence.lose_pages();
         self.refresh();
     }
 

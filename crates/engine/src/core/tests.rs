@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 
 pub(crate) mod legs;
+mod offload;
 mod sampled;
 mod schedules;
 

@@ -18,6 +18,7 @@ pub(super) struct Kept {
     logprobs: Vec<(usize, TokenLogprobs)>,
     prompt_logprobs: Vec<TokenLogprobs>,
     cached_tokens: usize,
+    host_tokens: usize,
     retractions: u32,
     finish: Option<Finish>,
     /// Of the reader that counts: the last one that came.
@@ -44,6 +45,7 @@ impl Kept {
             logprobs: Vec::new(),
             prompt_logprobs: Vec::new(),
             cached_tokens: 0,
+            host_tokens: 0,
             retractions: 0,
             finish: None,
             reader: 0,
@@ -57,15 +59,20 @@ impl Kept {
         if self.finish.is_some() {
             return false;
         }
-        let (cached_tokens, retractions) = (self.cached_tokens, self.retractions);
-        let mut update = Update { cached_tokens, retractions, ..Update::default() };
+        let mut update = Update {
+            cached_tokens: self.cached_tokens,
+            host_tokens: self.host_tokens,
+            retractions: self.retractions,
+            ..Update::default()
+        };
         change(&mut update);
         self.logprobs.extend((self.ids.len()..).zip(update.logprobs));
         self.text.push_str(&update.text);
         self.ends.resize(self.ids.len() + update.ids.len(), self.text.len());
         self.ids.append(&mut update.ids);
         self.prompt_logprobs.append(&mut update.prompt_logprobs);
-        (self.cached_tokens, self.retractions, self.finish) = (update.cached_tokens, update.retractions, update.finish);
+        (self.cached_tokens, self.host_tokens) = (update.cached_tokens, update.host_tokens);
+        (self.retractions, self.finish) = (update.retractions, update.finish);
         true
     }
 
@@ -98,6 +105,7 @@ impl Kept {
             logprobs: self.logprobs[from..].iter().map(|(_, entry)| entry.clone()).collect(),
             prompt_logprobs: if place.tokens == 0 { self.prompt_logprobs.clone() } else { Vec::new() },
             cached_tokens: self.cached_tokens,
+            host_tokens: self.host_tokens,
             retractions: self.retractions,
             finish: self.finish.clone(),
             embedding: None,

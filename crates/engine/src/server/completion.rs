@@ -54,11 +54,18 @@ pub(crate) struct Usage {
     prompt: usize,
     completion: usize,
     cached: usize,
+    /// Of the cached ones, those from the offload tier.
+    host: usize,
 }
 
 impl Usage {
     pub(crate) fn of(ticket: &Ticket, whole: &Update) -> Self {
-        Usage { prompt: ticket.prompt_tokens, completion: whole.ids.len(), cached: whole.cached_tokens }
+        Usage {
+            prompt: ticket.prompt_tokens,
+            completion: whole.ids.len(),
+            cached: whole.cached_tokens,
+            host: whole.host_tokens,
+        }
     }
 
     pub(crate) fn json(&self) -> Value {
@@ -94,6 +101,7 @@ impl Summary {
         if index.is_multiple_of(n) {
             self.usage.prompt += own.prompt;
             self.usage.cached += own.cached;
+            self.usage.host += own.host;
         }
         self.ended += 1;
         if let Some(ids) = self.output_ids.get_mut(index) {
@@ -109,7 +117,10 @@ impl Summary {
     pub(crate) fn sglext(&self, asked: SglExt) -> Option<Value> {
         let mut object = Map::new();
         if asked.cached_tokens_details {
-            object.insert("cached_tokens_details".to_owned(), json!({"device": self.usage.cached, "host": 0}));
+            object.insert(
+                "cached_tokens_details".to_owned(),
+                json!({"device": self.usage.cached - self.usage.host, "host": self.usage.host}),
+            );
         }
         if asked.input_ids {
             object.insert("input_ids".to_owned(), json!(self.prompt_ids));

@@ -3,7 +3,7 @@
 use super::State;
 use super::errors::ApiError;
 use super::fields::Fields;
-use crate::faults::{CrashAfter, Faults, SlowStep, TransferCut};
+use crate::faults::{CorruptBlock, CrashAfter, Faults, SlowStep, TransferCut};
 use crate::kv_events::faults::{DropEvents, DropMode};
 use axum::Json;
 use serde_json::Value;
@@ -114,6 +114,12 @@ pub(crate) const KINDS: &[Kind] = &[
         does: "cuts the connection of the Nth KV transfer sent from now on (of every one) after so many pages (0)",
         set: |fields, name, faults| transfer_cut(fields, name).map(|cut| faults.transfer_error = cut),
     },
+    Kind {
+        name: "corrupt_block",
+        takes: "`{\"nth\": N}`, optional",
+        does: "flips a bit of the Nth KV page read from the offload tier from now on (of every one)",
+        set: |fields, name, faults| corrupt_block(fields, name).map(|corrupt| faults.corrupt_block = corrupt),
+    },
 ];
 
 /// The faults in force.
@@ -212,6 +218,14 @@ fn crash_after(fields: &Fields, name: &str) -> Result<Option<CrashAfter>, ApiErr
         (Some(one), None) => Ok(Some(one)),
         _ => Err(ApiError::field(name, "give exactly one of tokens, steps and seconds")),
     }
+}
+
+fn corrupt_block(fields: &Fields, name: &str) -> Result<Option<CorruptBlock>, ApiError> {
+    if fields.get(name).is_none() {
+        return Ok(None);
+    }
+    let nth = ranged(&fields.object(name)?, "nth", 1, i64::MAX)?.map(i64::cast_unsigned);
+    Ok(Some(CorruptBlock { nth }))
 }
 
 fn transfer_cut(fields: &Fields, name: &str) -> Result<Option<TransferCut>, ApiError> {

@@ -193,7 +193,7 @@ impl Form {
             "num_retractions": whole.retractions,
             "completion_tokens": whole.ids.len(),
             "cached_tokens": whole.cached_tokens,
-            "cached_tokens_details": {"device": whole.cached_tokens, "host": 0},
+            "cached_tokens_details": {"device": whole.cached_tokens - whole.host_tokens, "host": whole.host_tokens},
             "dp_rank": ticket.rank,
             "response_sent_to_client_ts": self.state.faults.wall_clock_s(),
         });

@@ -9,6 +9,8 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use std::fmt::Write as _;
 
+mod offload;
+
 pub(crate) fn handle(state: &State) -> impl IntoResponse + use<> {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text(state))
 }
@@ -46,10 +48,15 @@ impl Page<'_> {
         self.each(name, "", value);
     }
 
-    fn histogram(&mut self, name: &str, help: &str, of: impl Fn(&Stats) -> &Histogram) {
+    fn histogram(&mut self, name: &str, help: &str, of: impl Fn(&Stats) -> Histogram) {
+        let ranks: Vec<Histogram> = self.ranks.iter().map(of).collect();
+        self.histograms(name, help, &ranks);
+    }
+
+    /// One histogram per rank.
+    fn histograms(&mut self, name: &str, help: &str, ranks: &[Histogram]) {
         self.head(name, "histogram", help);
-        for (rank, stats) in self.ranks.iter().enumerate() {
-            let histogram = of(stats);
+        for (rank, histogram) in ranks.iter().enumerate() {
             let mut total = 0;
             for (bound, count) in BUCKETS_S.iter().zip(histogram.counts) {
                 total += count;
@@ -123,7 +130,9 @@ fn text(state: &State) -> String {
     }
     let cached = |s: &Stats| s.cached_tokens as f64;
     page.head("sglang:cached_tokens_total", "counter", "Prompt tokens from the cache");
-    page.each("sglang:cached_tokens_total", ",cache_source=\"device\"", cached);
+    let host = |s: &Stats| s.host_tokens as f64;
+    page.each("sglang:cached_tokens_total", ",cache_source=\"device\"", |s| cached(s) - host(s));
+    page.each("sglang:cached_tokens_total", ",cache_source=\"host\"", host);
     page.each("sglang:cached_tokens_total", ",cache_source=\"total\"", cached);
     page.head(
         "sglang:prefill_effective_tokens_total",
@@ -131,13 +140,15 @@ fn text(state: &State) -> String {
         "Prompt tokens by where they came from, without recomputation",
     );
     page.each("sglang:prefill_effective_tokens_total", ",mode=\"input\"", |s| s.computed_prompt_tokens as f64);
-    page.each("sglang:prefill_effective_tokens_total", ",mode=\"device_hit\"", cached);
-    page.histogram("sglang:time_to_first_token_seconds", "Arrival to first token", |s| &s.ttft);
-    page.histogram("sglang:inter_token_latency_seconds", "Between tokens of a request", |s| &s.itl);
-    page.histogram("sglang:e2e_request_latency_seconds", "Arrival to last token", |s| &s.e2e);
-    page.histogram("sglang:queue_time_seconds", "Arrival to first admission", |s| &s.queue_time);
+    page.each("sglang:prefill_effective_tokens_total", ",mode=\"device_hit\"", |s| cached(s) - host(s));
+    page.each("sglang:prefill_effective_tokens_total", ",mode=\"host_hit\"", host);
+    page.histogram("sglang:time_to_first_token_seconds", "Arrival to first token", |s| s.ttft);
+    page.histogram("sglang:inter_token_latency_seconds", "Between tokens of a request", |s| s.itl);
+    page.histogram("sglang:e2e_request_latency_seconds", "Arrival to last token", |s| s.e2e);
+    page.histogram("sglang:queue_time_seconds", "Arrival to first admission", |s| s.queue_time);
     scheduling(&mut page);
     lockstep(&mut page);
+    offload::write(&mut page, &size);
     if let Some(streams) = &state.kv_events {
         kv_events(&mut page, &streams.stats());
     }

@@ -17,6 +17,16 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// All of it in one.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        let mut hash = Sha256::new_with_prefix(b"plimsoll-kv-page-v1");
+        hash.update(self.model);
+        hash.update(self.page_tokens.to_le_bytes());
+        hash.update(self.page_bytes.to_le_bytes());
+        hash.finalize().into()
+    }
+
     /// # Errors
     /// Names the first difference.
     pub fn check(&self, theirs: &Identity) -> Result<(), TransferError> {

@@ -12,6 +12,7 @@ mod kv_events;
 mod lifecycle;
 mod logprobs;
 mod migration;
+mod offload;
 mod ranks;
 mod slo;
 mod streams;

@@ -88,6 +88,7 @@ fn config(args: EngineArgs) -> Result<EngineConfig, Failure> {
         default_max_tokens: args.default_max_tokens,
         incremental_streaming: args.incremental_streaming,
         step_delay: Duration::from_millis(args.step_delay_ms),
+        offload: args.offload.config(),
         migration: MigrationConfig { listen: args.migration_listen, ..MigrationConfig::default() },
         faults: args.faults,
         drain: Duration::from_millis(args.drain_ms),

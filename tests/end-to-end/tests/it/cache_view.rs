@@ -107,6 +107,38 @@ async fn turns_of_a_session_find_their_kv_and_belief_equals_reports() {
     gateway.finish().await;
 }
 
+/// What an engine has moved to its host is believed to be there, page by page, and is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn offloaded_kv_is_a_hit_and_belief_equals_reports() {
+    // 32 pages, and all that falls out of them.
+    let small = ["--kv-tokens", "512", "--kv-offload-bytes", "64MiB", "--kv-offload-deadline-ms", "20000"];
+    let one = engine(&small);
+    let gateway = gateway(&[&one]).await;
+    let sessions = 6;
+    for turn in 1..=3usize {
+        for session in 0..sessions {
+            let answer = complete(&gateway, &prompt(session, turn * 8 * PAGE)).await;
+            assert_eq!(answer.cached as usize, (turn - 1) * 8 * PAGE, "session {session} turn {turn}");
+            if turn > 1 {
+                assert_eq!(answer.predicted, answer.cached, "session {session} turn {turn}");
+            }
+        }
+        let blocks = (sessions * turn * 8) as u64;
+        eventually("both tiers are known", Duration::from_secs(20), || async {
+            let state = cache(&gateway).await;
+            let of = |name: &str| state["publishers"][0][name].as_u64().unwrap();
+            let host_is_rest = of("host_blocks") >= blocks - 32 && of("host_blocks") <= blocks;
+            if of("device_blocks") <= 32 && host_is_rest { Ok(()) } else { Err(state) }
+        })
+        .await;
+    }
+    let state = cache(&gateway).await;
+    let publisher = &state["publishers"][0];
+    assert_eq!(publisher["believed_tokens"], publisher["reported_tokens"], "{state}");
+    assert_eq!((publisher["unplaced_blocks"].as_u64(), publisher["misnamed_events"].as_u64()), (Some(0), Some(0)));
+    gateway.finish().await;
+}
+
 /// A tenant's salt keeps its KV apart, in the engine and in the view.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_salt_hits_nothing_of_others() {

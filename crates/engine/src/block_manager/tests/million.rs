@@ -17,11 +17,15 @@ struct Life {
     held: Vec<Holder>,
     /// By page, kept up with every operation.
     holders: Vec<u32>,
+    /// Evicted pages that were handed out for offloading.
+    taken: u64,
 }
 
 impl Life {
     fn new(pages: usize, page_tokens: usize) -> Life {
-        Life { manager: BlockManager::new(pages), page_tokens, held: Vec::new(), holders: vec![0; pages] }
+        let mut manager = BlockManager::new(pages);
+        manager.keep_evicted();
+        Life { manager, page_tokens, held: Vec::new(), holders: vec![0; pages], taken: 0 }
     }
 
     /// Few distinct tokens, so that prefixes collide often.
@@ -44,7 +48,8 @@ impl Life {
                 self.name(&mut holder);
                 self.grow(holder, committed);
             }
-            3 if rng.random_bool(0.05) => {
+            3 if rng.random_bool(0.5) => self.offload(),
+            3 if rng.random_bool(0.1) => {
                 let pages = rng.random_range(0..=self.manager.total() / 2);
                 self.manager.press(pages);
                 self.manager.press(0);
@@ -55,6 +60,15 @@ impl Life {
             }
             _ => {}
         }
+    }
+
+    /// What the engine does before it writes to a page. Nothing was committed to any since they were evicted, so each is there
+    /// once.
+    fn offload(&mut self) {
+        let evicted = self.manager.take_evicted();
+        self.taken += evicted.len() as u64;
+        let pages: std::collections::HashSet<u32> = evicted.iter().map(|evicted| evicted.page).collect();
+        assert_eq!(pages.len(), evicted.len(), "a page was evicted twice");
     }
 
     fn name(&self, holder: &mut Holder) {
@@ -77,6 +91,8 @@ impl Life {
             self.count(&[page], 1);
             holder.pages.push(page);
         }
+        // Committing is after computing, and that writes.
+        self.offload();
         for index in committed..holder.digests.len() {
             let parent = index.checked_sub(1).map(|above| holder.pages[above]);
             let own = holder.pages[index];
@@ -119,6 +135,8 @@ fn live(seed: u64, pages: usize, page_tokens: usize, steps: usize) -> u64 {
     let manager = &mut life.manager;
     manager.check(&vec![0; pages]).unwrap();
     assert_eq!(manager.available(), pages);
+    let taken = life.taken + manager.take_evicted().len() as u64;
+    assert_eq!(taken, manager.evicted_pages(), "every evicted page was handed out, once");
     manager.flush();
     manager.check(&vec![0; pages]).unwrap();
     assert_eq!((manager.free.len(), manager.idle.len(), manager.by_digest.len()), (pages, 0, 0));

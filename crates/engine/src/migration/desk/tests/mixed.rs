@@ -1,10 +1,12 @@
 //! Everything at once: a prefill engine and two others that take requests of their own, decode what the first has begun,
-//! hand running requests to each other and back, run out of pages, lose connections and readers. Who is served gets the
-//! answer that it gets alone, bit for bit, and nothing is kept.
+//! hand running requests to each other and back, run out of pages, offload what they evict and load it back, damaged or not,
+//! lose connections and readers. Who is served gets the answer that it gets alone, bit for bit, and nothing is kept.
 
 use super::*;
 use crate::core::tests::legs::{Leg, Wire, wire};
 use crate::core::tests::{Ask, alone, asks, params, taken};
+use crate::faults::{CorruptBlock, FaultSwitch, Faults};
+use crate::offload::{OffloadConfig, PER_PAGE_BYTES};
 use crate::scheduler::policy::{Order, SchedulePolicy};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -224,11 +226,34 @@ impl World {
         true
     }
 
+    /// Every so many turns of an offload worker the next page it reads is damaged.
+    fn offload(&mut self, core: usize, turns: usize, corrupt: bool) {
+        let core = match core {
+            0 => &mut self.prefill,
+            side => &mut self.sides[side - 1].cores[0],
+        };
+        let faults = FaultSwitch::default();
+        faults.set(Faults { corrupt_block: corrupt.then_some(CorruptBlock { nth: Some(1) }), ..Faults::default() });
+        let Some(worker) = core.offload_worker() else { return };
+        worker.set_faults(faults);
+        for _ in 0..turns {
+            worker.turn(Instant::now());
+        }
+    }
+
     fn is_idle(&self) -> bool {
         self.prefill.is_idle() && self.sides.iter().all(|side| side.cores[0].is_idle() && !side.desk.is_busy())
     }
 
-    fn is_back_at_the_start(&self) {
+    fn is_back_at_the_start(&mut self) {
+        for core in 0..3 {
+            self.offload(core, 10_000, false);
+        }
+        for core in self.sides.iter_mut().flat_map(|side| &mut side.cores).chain([&mut self.prefill]) {
+            core.step();
+            let Some(offload) = &core.scheduler.offload else { continue };
+            assert_eq!((offload.lent(), offload.resident().len()), ([0, 0], offload.stats.held_pages));
+        }
         assert_eq!((self.prefill.scheduler.blocks.held(), self.prefill_pool.in_use()), (0, 0));
         assert!(self.prefill_rids.lock().is_empty());
         self.sides.iter().for_each(Side::check_empty);
@@ -244,6 +269,8 @@ struct Case {
     pressure: Vec<(usize, f32)>,
     /// Of the prefill engine and of the two sides.
     pages: [usize; 3],
+    /// Pages of the tiers below them; 0: none.
+    tiers: [usize; 3],
     /// Running at most, at the prefill engine and at the sides.
     running: [usize; 2],
     policy: usize,
@@ -259,10 +286,11 @@ prop_compose! {
         moves in moves(),
         pressure in pressure(),
         pages in prop::array::uniform3(11usize..30),
+        tiers in prop::array::uniform3(prop_oneof![Just(0usize), 4usize..60]),
         running in (1usize..5, 2usize..5),
         (policy, budget, buffers, seed) in (0usize..3, 8usize..80, 1usize..4, any::<u64>()),
     ) -> Case {
-        Case { asks, ways, moves, pressure, pages, running: [running.0, running.1], policy, budget, buffers, seed }
+        Case { asks, ways, moves, pressure, pages, tiers, running: [running.0, running.1], policy, budget, buffers, seed }
     }
 }
 
@@ -274,6 +302,8 @@ struct Happened {
     handed_over: u64,
     retracted: u64,
     cached_tokens: u64,
+    loaded_pages: u64,
+    corrupt_pages: u64,
 }
 
 #[test]
@@ -282,16 +312,23 @@ fn greedy_answers_depend_on_nothing_that_happens_to_them() {
     let happened = Cell::new(Happened::default());
     runner.run(&case(), |case| live(&case, &happened)).unwrap();
     let all = happened.get();
+    let offloaded = [all.loaded_pages, all.corrupt_pages];
     let counts = [all.moved, all.stayed, all.handed_over, all.retracted, all.cached_tokens / 16];
+    let counts = [&counts[..], &offloaded].concat();
     assert!(counts.iter().all(|count| *count > 2), "{all:?}");
 }
 
 fn live(case: &Case, happened: &Cell<Happened>) -> Result<(), TestCaseError> {
-    let Case { asks, ways, moves, pressure, pages, running, policy, budget, buffers, seed } = case;
+    let Case { asks, ways, moves, pressure, pages, tiers, running, policy, budget, buffers, seed } = case;
     let order = Order { policy: SchedulePolicy::ALL[*policy], ..Order::default() };
-    let of = |pages, running| EngineConfig { order, ..config(pages, running, *budget) };
-    let sides = [of(pages[1], running[1]), of(pages[2], running[1])];
-    let mut world = World::new(of(pages[0], running[0]), sides, asks.len(), *buffers);
+    let of = |core: usize, running| {
+        let config = EngineConfig { order, ..config(pages[core], running, *budget) };
+        let bytes = tiers[core] * (config.page_bytes() + PER_PAGE_BYTES);
+        let offload = OffloadConfig { bytes, deadline: Duration::from_secs(3_600), ..OffloadConfig::default() };
+        EngineConfig { offload, ..config }
+    };
+    let sides = [of(1, running[1]), of(2, running[1])];
+    let mut world = World::new(of(0, running[0]), sides, asks.len(), *buffers);
     let mut rng = ChaCha8Rng::seed_from_u64(*seed);
     let mut under: Vec<Under> = Vec::new();
     let mut all = happened.get();
@@ -327,7 +364,8 @@ fn live(case: &Case, happened: &Cell<Happened>) -> Result<(), TestCaseError> {
         }
         // In any order, and not equally often.
         for _ in 0..4 {
-            match rng.random_range(0..6) {
+            match rng.random_range(0..7) {
+                6 => world.offload(rng.random_range(0..3), rng.random_range(1..40), rng.random_bool(0.2)),
                 0 => world.step_prefill(),
                 side @ 1..=2 => world.step(side - 1),
                 3 => world.carry(),
@@ -348,6 +386,9 @@ fn live(case: &Case, happened: &Cell<Happened>) -> Result<(), TestCaseError> {
     for core in world.sides.iter().flat_map(|side| &side.cores).chain([&world.prefill]) {
         all.retracted += core.stats.retractions;
         all.cached_tokens += core.stats.cached_tokens;
+        let offload = core.stats.offload.unwrap_or_default();
+        all.loaded_pages += offload.loaded_pages;
+        all.corrupt_pages += offload.corrupt_pages;
     }
     all.handed_over +=
         world.prefilled.iter().filter(|one| taken(one).finish == Some(Finish::HandedOver)).count() as u64;
