@@ -42,7 +42,7 @@ fn is_unattainable(answer: Answer) {
 fn what_would_be_late_is_a_429_on_every_face_streaming_or_not() {
     let server = Server::start(slow());
     // Not known yet: not refused.
-    assert_eq!(send(&server, "/v1/completions", "x-slo-ttft-ms: 1", &prompt(5, "first")).status, 200);
+    assert_eq!(send(&server, "/v1/completions", "x-slo-ttft-ms: 40", &prompt(5, "first")).status, 200);
     taught(&server);
     let text = " ship".repeat(2_000);
     for stream in [false, true] {

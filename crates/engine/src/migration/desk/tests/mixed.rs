@@ -140,10 +140,16 @@ impl World {
                 return;
             }
             for (to, Post { id, at_source, send }) in posts {
-                let to = &mut self.sides[to];
+                let [one, other] = &mut self.sides;
+                let (from, to) = if to == 0 { (other, one) } else { (one, other) };
                 match send {
                     Send::Open(_) | Send::Close => {}
-                    Send::Note(Note::Head(head)) => assert!(to.desk.link(*head, &mut to.cores)),
+                    Send::Note(Note::Head(head)) => {
+                        if !to.desk.link(*head, &mut to.cores) {
+                            // Given up there meanwhile: the connection is closed.
+                            from.desk.hear(&id, at_source, Heard::Lost, &mut from.cores);
+                        }
+                    }
                     Send::Note(note) => {
                         let note = Note::decode(&note.encode()).unwrap();
                         to.desk.hear(&id, !at_source, Heard::Note(note), &mut to.cores);
@@ -286,7 +292,7 @@ prop_compose! {
         moves in moves(),
         pressure in pressure(),
         pages in prop::array::uniform3(11usize..30),
-        tiers in prop::array::uniform3(prop_oneof![Just(0usize), 4usize..60]),
+        tiers in prop::array::uniform3(prop_oneof![1 => Just(0usize), 9 => 10usize..60]),
         running in (1usize..5, 2usize..5),
         (policy, budget, buffers, seed) in (0usize..3, 8usize..80, 1usize..4, any::<u64>()),
     ) -> Case {
@@ -312,10 +318,9 @@ fn greedy_answers_depend_on_nothing_that_happens_to_them() {
     let happened = Cell::new(Happened::default());
     runner.run(&case(), |case| live(&case, &happened)).unwrap();
     let all = happened.get();
-    let offloaded = [all.loaded_pages, all.corrupt_pages];
     let counts = [all.moved, all.stayed, all.handed_over, all.retracted, all.cached_tokens / 16];
-    let counts = [&counts[..], &offloaded].concat();
     assert!(counts.iter().all(|count| *count > 2), "{all:?}");
+    assert!(all.loaded_pages > 2 && all.corrupt_pages > 0, "{all:?}");
 }
 
 fn live(case: &Case, happened: &Cell<Happened>) -> Result<(), TestCaseError> {
@@ -365,7 +370,7 @@ fn live(case: &Case, happened: &Cell<Happened>) -> Result<(), TestCaseError> {
         // In any order, and not equally often.
         for _ in 0..4 {
             match rng.random_range(0..7) {
-                6 => world.offload(rng.random_range(0..3), rng.random_range(1..40), rng.random_bool(0.2)),
+                6 => world.offload(rng.random_range(0..3), rng.random_range(1..40), rng.random_bool(0.4)),
                 0 => world.step_prefill(),
                 side @ 1..=2 => world.step(side - 1),
                 3 => world.carry(),
