@@ -344,9 +344,8 @@ impl FleetView {
         let Some((family, chain)) = publisher.family.and_then(|family| Some((family, prompt.chain(family)?))) else {
             return Hit::default();
         };
-        let (device, host) = (publisher.device, publisher.host);
         let matched = self.families.get(&family).map_or_else(Matched::default, |index| index.matched(chain));
-        let [device, host] = [device, host].map(|holder| matched.depth(holder) as usize);
+        let [device, host] = publisher.holders().map(|holder| matched.depth(holder) as usize);
         let guessed = self.speculative.depth(now, target, chain, device);
         let block = u64::from(family.block_tokens);
         let most = prompt.tokens.saturating_sub(1) / block.max(1);
