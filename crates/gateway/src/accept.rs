@@ -8,7 +8,7 @@ use crate::flow::{Flow, Progress, Route};
 use crate::headers::{self, ENGINE, MODEL, REQUEST_ID, TRACEPARENT};
 use crate::listing;
 use crate::metrics::{EngineOnlyWord, WhyLabel};
-use crate::model_text::Asked;
+use crate::model_text::{Asked, Candidate, Prompted};
 use crate::read_body::read_body;
 use crate::record::DecisionRecord;
 use crate::relay::{KEEP_ALIVE, Relay, pass};
@@ -113,7 +113,7 @@ async fn generation(
         }
         (None, None) => None,
     };
-    let ids = prompt_ids_of(shared, route.api, model.as_deref(), &tenant, &facts, &body).await;
+    let (ids, candidate) = prompt_ids_of(shared, route.api, model.as_deref(), &tenant, &facts, &body).await;
     let prompt_tokens = match &ids {
         Some(ids) => ids.ids.len() as u64,
         None => shared.token_estimate.tokens(facts.prompt),
@@ -162,6 +162,7 @@ async fn generation(
         total_ms: None,
         trace_id: format!("{:032x}", trace.trace_id),
     });
+    let ownership = candidate.map(|candidate| candidate.ownership(ids.map(|ids| ids.ids))).unwrap_or_default();
     let stream = facts.stream;
     let keep_alive = Duration::from_millis(settings.streams.keep_alive_ms);
     let flow = Box::new(Flow {
@@ -180,6 +181,7 @@ async fn generation(
         class: verdict.class,
         charge,
         cache,
+        ownership,
         started,
         started_wall,
         trace,
@@ -190,7 +192,7 @@ async fn generation(
 }
 
 /// The token ids of a request with one prompt: as sent, or made here where the model has a tokenizer. `None` where nobody wants to
-/// know them, or they cannot be known.
+/// know them, or they cannot be known. With them, whether the gateway may own them.
 async fn prompt_ids_of(
     shared: &Shared,
     api: Api,
@@ -198,22 +200,25 @@ async fn prompt_ids_of(
     tenant: &Arc<str>,
     facts: &RequestFacts,
     body: &Bytes,
-) -> Option<PromptIds> {
+) -> (Option<PromptIds>, Option<Candidate>) {
     if facts.batch {
-        return None;
+        return (None, None);
     }
     match facts.prompt {
-        PromptSize::Tokens(_) if shared.kv_views.is_empty() => None,
-        PromptSize::Tokens(_) => prompt_ids(api, body),
+        PromptSize::Tokens(_) if shared.kv_views.is_empty() => (None, None),
+        PromptSize::Tokens(_) => (prompt_ids(api, body), None),
         PromptSize::TextBytes(_) => {
             let texts = shared.texts.load_full();
             if texts.is_empty() {
-                return None;
+                return (None, None);
             }
             let kind = shared.fleet.kind_of_all();
-            let made = texts.ids(Asked { api, model, kind, tenant, cache: &shared.segments }, body).await?;
-            count(shared, &made);
-            Some(made.prompt)
+            let asked = Asked { api, model, kind, tenant, cache: &shared.segments };
+            let Prompted { ids, candidate } = texts.ids(asked, facts, body).await;
+            if let Some(made) = &ids {
+                count(shared, made);
+            }
+            (ids.map(|made| made.prompt), candidate)
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use crate::fleet::EngineHandle;
 use crate::metrics::EngineWord;
+use crate::owned::TokenRoute;
 use crate::record::RecordCell;
 use crate::state::Shared;
 use plimsoll_core::{Nanos, Rank};
@@ -31,6 +32,8 @@ pub struct Attempt {
     record: RecordCell,
     /// Id the engine knows it by: fixed length, unique per try, never the prefix of another.
     pub rid: String,
+    /// It goes there as token ids.
+    pub(crate) token_route: Option<TokenRoute>,
     rank: Rank,
     /// Prompts in a batched request: the engine names the children `{rid}_{i}`.
     children: u64,
@@ -61,6 +64,7 @@ impl Attempt {
             index,
             record,
             rid,
+            token_route: None,
             rank: placed.target.rank,
             children,
             health,

@@ -13,9 +13,11 @@ use crate::api_error::ApiError;
 use crate::attempt::{Attempt, new_rid};
 use crate::cache_plan::Whose;
 use crate::first_event::{StreamStart, first_event};
+use crate::fleet::EngineHandle;
 use crate::flow::{Failure, Flow};
 use crate::metrics::{ModelLabel, WhyLabel};
 use crate::outbound::outbound;
+use crate::owned::{Ownership, TokenRoute, shaper};
 use crate::record::AttemptRecord;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
@@ -177,6 +179,7 @@ fn place(flow: &mut Flow) -> Result<Box<Attempt>, Failure> {
         flow.shared.metrics.cache_predicted_tokens.get_or_create(&ModelLabel { model }).inc_by(placed.hit_tokens);
     }
     let rid = new_rid();
+    let token_route = token_route(flow, &engine);
     let index = {
         let mut record = flow.record.lock();
         record.attempts.push(AttemptRecord {
@@ -193,13 +196,28 @@ fn place(flow: &mut Flow) -> Result<Box<Attempt>, Failure> {
             decided_ms: flow.started.elapsed().as_secs_f64() * 1e3,
             decision_us: took.as_secs_f64() * 1e6,
             rid: rid.clone(),
+            token_route: token_route.map(TokenRoute::path),
             end: None,
             error: None,
         });
         record.attempts.len() - 1
     };
     let children = if flow.facts.batch { flow.facts.sequences } else { 1 };
-    Ok(Box::new(Attempt::new(&flow.shared, engine, &placed, flow.record.clone(), index, rid, children)))
+    let mut attempt = Attempt::new(&flow.shared, engine, &placed, flow.record.clone(), index, rid, children);
+    attempt.token_route = token_route;
+    Ok(Box::new(attempt))
+}
+
+/// How the engine takes the request's token ids, where the gateway may own them; counted.
+fn token_route(flow: &Flow, engine: &EngineHandle) -> Option<TokenRoute> {
+    let route = match &flow.ownership {
+        Ownership::Off => return None,
+        Ownership::Engine(why) => Err(*why),
+        Ownership::Gateway(owned) => owned.route(engine),
+    };
+    let why = route.map_or_else(|why| why, |_| "owned");
+    flow.shared.metrics.token_mode.get_or_create(&WhyLabel { why }).inc();
+    route.ok()
 }
 
 fn refuse(flow: &Flow, error: &PlaceError) -> Failure {
@@ -455,7 +473,7 @@ async fn whole(
     let limit = flow.settings.limits.answer_bytes;
     let announced =
         exchange.headers.get(http::header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
-    if announced.is_some_and(|bytes| bytes > limit) {
+    if announced.is_some_and(|bytes| bytes > limit) && attempt.token_route.is_none() {
         attempt.first_token();
         return Ok(Begun::Unchecked(Box::new((attempt, exchange))));
     }
@@ -475,7 +493,7 @@ async fn whole(
             return Err((attempt, Miss { abort: true, ..failed(ErrorCode::EngineBadResponse, message, Again::No) }));
         }
     };
-    let dialect = dialect(flow.route.api);
+    let dialect = dialect(flow.route.api, &attempt);
     let facts = match dialect.inspect_answer(&body) {
         Ok(facts) => facts,
         Err(error) => {
@@ -493,6 +511,13 @@ async fn whole(
         let miss = upstream_error_miss(flow, abort.status_code, &abort.message, true);
         return Err((attempt, miss));
     }
+    let body = match shaper(flow, attempt.token_route).map(|mut shaper| shaper.answer(&body)) {
+        None => body,
+        Some(Ok(body)) => body,
+        Some(Err(why)) => {
+            return Err((attempt, failed(ErrorCode::EngineBadResponse, why, Again::Budget("bad_answer"))));
+        }
+    };
     flow.progress.output.piece(std::time::Instant::now());
     flow.progress.output.usage = facts.usage;
     // No first token is noted: when it came inside this answer is not known, and would be taken for prefill time.
@@ -501,10 +526,11 @@ async fn whole(
     Ok(Begun::Whole { status: exchange.status, headers: exchange.headers.clone(), body })
 }
 
-pub(crate) fn dialect(api: Api) -> StreamDialect {
-    match api {
-        Api::Generate => StreamDialect::SglangNative,
-        _ => StreamDialect::Openai,
+pub(crate) fn dialect(api: Api, attempt: &Attempt) -> StreamDialect {
+    match (attempt.token_route, api) {
+        (Some(route), _) => route.dialect(),
+        (None, Api::Generate) => StreamDialect::SglangNative,
+        (None, _) => StreamDialect::Openai,
     }
 }
 

@@ -8,6 +8,7 @@
 use crate::attempt::Attempt;
 use crate::begin::{Again, Miss, dialect, guarded, upstream_error_miss};
 use crate::flow::{Failure, Flow};
+use crate::owned::shaper;
 use crate::{api_error::ApiError, stream_watch::StreamWatch, stream_watch::Verdict};
 use bytes::{Bytes, BytesMut};
 use plimsoll_core::{ErrorCode, Outcome};
@@ -33,7 +34,8 @@ pub(crate) async fn first_event(
     mut attempt: Box<Attempt>,
     mut exchange: Exchange,
 ) -> Result<StreamStart, (Box<Attempt>, Miss)> {
-    let mut watch = StreamWatch::new(dialect(flow.route.api), &flow.facts, flow.settings.streams.event_bytes);
+    let mut watch = StreamWatch::new(dialect(flow.route.api, &attempt), &flow.facts, flow.settings.streams.event_bytes);
+    watch.shape_with(shaper(flow, attempt.token_route));
     let mut held = BytesMut::new();
     // A queue and a long prefill are silent for as long as they take: the idle time-out is for streams that have begun. A
     // frozen engine is the prober's to find; this bound is for one that answers probes and computes nothing.

@@ -5,6 +5,7 @@ use crate::body_budget::BodyHold;
 use crate::cache_plan::CachePlan;
 use crate::funnel::Told;
 use crate::metrics::Ended;
+use crate::owned::Ownership;
 use crate::record::RecordCell;
 use crate::spans::RequestSpan;
 use crate::state::Shared;
@@ -59,6 +60,8 @@ pub struct Flow {
     pub charge: Charge,
     /// Who holds its prompt; `None` where that cannot be known.
     pub cache: Option<CachePlan>,
+    /// Who makes its tokens.
+    pub(crate) ownership: Ownership,
     pub started: Instant,
     pub started_wall: SystemTime,
     pub deadline: tokio::time::Instant,
@@ -115,6 +118,7 @@ impl Flow {
     /// Frees the client's bytes.
     pub fn forget_body(&mut self) {
         self.body = Bytes::new();
+        self.ownership = Ownership::Off;
         self.hold = self.shared.bodies.hold();
         self.headers = HeaderMap::new();
     }

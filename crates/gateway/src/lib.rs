@@ -30,6 +30,7 @@ pub mod metrics;
 pub mod model_text;
 mod open_requests;
 mod outbound;
+mod owned;
 mod pending;
 pub mod prober;
 mod read_body;

@@ -3,6 +3,7 @@
 use crate::attempt::Attempt;
 use crate::flow::Flow;
 use crate::headers::{REQUEST_ID, TRACEPARENT};
+use crate::owned::Ownership;
 use http::{HeaderName, HeaderValue, Method, Request};
 use plimsoll_core::EngineKind;
 use plimsoll_pools::adapter::{Adapter, adapter};
@@ -26,6 +27,16 @@ pub(crate) fn outbound(flow: &Flow, attempt: &Attempt) -> Request<OutBody> {
         && let Ok(id) = HeaderValue::from_str(&attempt.vllm_id())
     {
         headers.insert(REQUEST_ID, id);
+    }
+    if let (Ownership::Gateway(owned), Some(route)) = (&flow.ownership, attempt.token_route) {
+        let body = owned.body(&attempt.engine, route, flow.model.as_deref(), &attempt.rid, rank);
+        return attempt.engine.endpoint().request(
+            Method::POST,
+            route.path(),
+            headers,
+            Key::Inference,
+            OutBody::whole(body),
+        );
     }
     let body = body(flow, attempt, adapter, rank);
     attempt.engine.endpoint().request(Method::POST, &flow.target, headers, Key::Inference, body)

@@ -79,6 +79,8 @@ pub struct AttemptRecord {
     pub decision_us: f64,
     /// Id that the engine knows the request by.
     pub rid: String,
+    /// The engine's route that it was sent to as token ids; `None` where it went as it came.
+    pub token_route: Option<&'static str>,
     /// Why the attempt ended; `None` while it runs.
     pub end: Option<&'static str>,
     pub error: Option<String>,

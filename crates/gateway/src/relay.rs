@@ -27,8 +27,6 @@ use tokio::time::{Instant, Sleep};
 /// What a proxy on the way sees of a silent stream.
 pub const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
 
-const DONE: &[u8] = b"data: [DONE]\n\n";
-
 /// An engine that has sent `[DONE]` gets this long to end its body.
 const AFTER_DONE: Duration = Duration::from_secs(1);
 
@@ -184,7 +182,7 @@ impl Relay {
             self.completed();
             self.over = true;
             // A complete stream whose end mark got lost is given one: clients wait for it.
-            return (!self.watch.saw_done()).then(|| Bytes::from_static(DONE));
+            return (!self.watch.saw_done()).then(|| self.watch.last_words());
         }
         let why = match error {
             Some(error) => format!("the engine's stream broke off before its end: {error}"),

@@ -1,12 +1,15 @@
 //! Reading a stream while it passes: how much output, is it complete, has the engine failed inside it?
 
 use crate::flow::Output;
+use crate::owned::shape::Shaper;
 use bytes::{Bytes, BytesMut};
 use plimsoll_pools::chunk::{ChunkFacts, ChunkKind, FinishCounter, StreamDialect, Usage};
 use plimsoll_protocol::request::RequestFacts;
 use plimsoll_protocol::sse::{SseSplitter, for_each_data};
 use std::collections::BTreeMap;
 use std::time::Instant;
+
+const DONE: &[u8] = b"data: [DONE]\n\n";
 
 /// State of one stream.
 pub struct StreamWatch {
@@ -18,6 +21,8 @@ pub struct StreamWatch {
     /// Native batches report usage per index.
     usage_by_index: BTreeMap<u32, Usage>,
     many: bool,
+    /// Makes the client's events of the engine's; else they are passed on.
+    shaper: Option<Box<Shaper>>,
 }
 
 /// What a frame brought.
@@ -56,7 +61,19 @@ impl StreamWatch {
             has_output: false,
             usage_by_index: BTreeMap::new(),
             many: facts.sequences > 1,
+            shaper: None,
         }
+    }
+
+    /// The engine's events are not the client's: `shaper` makes these of those.
+    pub(crate) fn shape_with(&mut self, shaper: Option<Box<Shaper>>) {
+        self.shaper = shaper;
+    }
+
+    /// What the client is sent when the engine has left out the end of a complete stream.
+    #[must_use]
+    pub fn last_words(&mut self) -> Bytes {
+        self.shaper.as_mut().map_or(Bytes::from_static(DONE), |shaper| shaper.last_words())
     }
 
     /// Output has been seen.
@@ -89,10 +106,16 @@ impl StreamWatch {
                 verdict = self.event(&data, output);
             }
         });
-        if verdict == Verdict::Fine {
-            return Fed { events, verdict };
+        let events = if verdict == Verdict::Fine { events } else { self.events_before_the_bad_one(&events) };
+        let Some(shaper) = &mut self.shaper else { return Fed { events, verdict } };
+        match shaper.events(&events) {
+            Ok(shaped) => {
+                self.has_output |= !shaped.is_empty();
+                Fed { events: shaped, verdict }
+            }
+            Err(why) if verdict == Verdict::Fine => Fed { events: Bytes::new(), verdict: Verdict::Garbage(why) },
+            Err(_) => Fed { events: Bytes::new(), verdict },
         }
-        Fed { events: self.events_before_the_bad_one(&events), verdict }
     }
 
     fn event(&mut self, data: &[u8], output: &mut Output) -> Verdict {
@@ -116,7 +139,8 @@ impl StreamWatch {
             return Verdict::Abort { status: abort.status_code, message: abort.message };
         }
         if facts.tokens {
-            self.has_output = true;
+            // Half a character is no output that a client could be sent.
+            self.has_output |= self.shaper.is_none();
             output.piece(Instant::now());
         }
         self.finishes.observe(&facts);

@@ -42,6 +42,10 @@ pub struct Capability {
     pub dp_ranks: u16,
     /// Where token ids go in and come out.
     pub token_api: TokenApi,
+    /// Chat answers are taken apart there (reasoning, tool calls), which its token route does not do.
+    pub parsers: bool,
+    /// Whether its chat route takes sampling defaults from the model's `generation_config.json`. `None`: it does not say.
+    pub model_sampling: Option<bool>,
     pub kv_events: Option<KvEvents>,
     pub loads: LoadsForm,
     pub abort: AbortForm,
@@ -146,6 +150,8 @@ impl Capability {
             max_running_requests: None,
             dp_ranks: 1,
             token_api: TokenApi::None,
+            parsers: false,
+            model_sampling: None,
             kv_events: None,
             loads: LoadsForm::None,
             abort: AbortForm::Disconnect,

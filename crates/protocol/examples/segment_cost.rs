@@ -17,6 +17,10 @@ use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
+/// As in the gateway.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const QWEN: &str = include_str!("../tests/templates/qwen.jinja");
 const PATTERN: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -116,7 +120,7 @@ fn measure(model: &ModelText, writer: &mut Writer, message_bytes: usize) {
     let mut messages = vec![json!({"role": "system", "content": writer.text(20_000)})];
     let now = "2026-11-05T07:08:09".parse().unwrap();
     let render = |messages: &[Value]| {
-        let messages = template.prepare(messages, SGLANG_JOINT).unwrap();
+        let messages = template.prepare(messages.to_vec(), SGLANG_JOINT).unwrap();
         let conversation = Conversation {
             messages: &messages,
             tools: None,
@@ -173,6 +177,8 @@ fn measure(model: &ModelText, writer: &mut Writer, message_bytes: usize) {
     let turn_ms = times[ROUNDS / 2];
     println!("  next turn, from its body to its ids   {turn_ms:8.2} ms ({longest:.2} at most), {new} bytes of it new");
     let body = body(&messages);
+    let parse_ms = median_ms(|| drop(serde_json::from_slice::<Value>(body.as_bytes()).unwrap()));
+    println!("  parsing alone                         {parse_ms:8.2} ms");
     let again_ms = median_ms(|| drop(text_ids(&context, Api::Chat, body.as_bytes()).unwrap()));
     println!("  the same turn once more               {again_ms:8.2} ms; the cache holds {:?}", cache.size());
 }

@@ -2,6 +2,7 @@
 
 pub mod chat_template;
 pub mod error_body;
+pub mod output_text;
 pub mod prompt;
 pub mod request;
 pub mod sse;

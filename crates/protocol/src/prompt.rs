@@ -40,9 +40,9 @@ pub struct TextIds {
 /// Token ids of the one text prompt of a body that [`crate::request::scan`] has accepted.
 #[must_use]
 pub fn text_ids(context: &Context<'_>, api: Api, body: &[u8]) -> Option<TextIds> {
-    let Value::Object(fields) = serde_json::from_slice(body).ok()? else { return None };
+    let Value::Object(mut fields) = serde_json::from_slice(body).ok()? else { return None };
     let Encoded { ids, whole, known_bytes, text_bytes } = match api {
-        Api::Chat => chat(context, &fields)?,
+        Api::Chat => chat(context, &mut fields)?,
         Api::Completions => plain(context, &fields, "prompt")?,
         Api::Generate => plain(context, &fields, "text")?,
         Api::Embeddings => return None,
@@ -77,11 +77,12 @@ fn plain(context: &Context<'_>, fields: &Map<String, Value>, name: &str) -> Opti
     context.encode(prompt, flag(fields, "add_special_tokens", true)?)
 }
 
-fn chat(context: &Context<'_>, fields: &Map<String, Value>) -> Option<Encoded> {
+fn chat(context: &Context<'_>, fields: &mut Map<String, Value>) -> Option<Encoded> {
     // A template of the request's own, or documents, is for the engine to judge.
     if ["chat_template", "documents"].iter().any(|name| fields.get(*name).is_some_and(|value| !value.is_null())) {
         return None;
     }
+    let Some(Value::Array(messages)) = fields.get_mut("messages").map(Value::take) else { return None };
     let tools = match (fields.get("tools"), fields.get("tool_choice")) {
         (None | Some(Value::Null), _) => None,
         (Some(Value::Array(list)), _) if list.is_empty() => None,
@@ -89,7 +90,7 @@ fn chat(context: &Context<'_>, fields: &Map<String, Value>) -> Option<Encoded> {
         (Some(tools), _) => Some(tools),
     };
     let template = context.text.template(tools.is_some())?;
-    let messages = template.prepare(fields.get("messages")?.as_array()?, context.joint).ok()?;
+    let messages = template.prepare(messages, context.joint).ok()?;
     let mut extra = match fields.get("chat_template_kwargs") {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(extra)) => extra.clone(),

@@ -115,6 +115,23 @@ pub struct Model {
     /// Folder with `tokenizer.json` and, for chats, the chat template, as on Hugging Face. Text prompts are then counted exactly and
     /// go where their KV lies, as far as engines tell of it or say what they can hold.
     pub tokenizer: PathBuf,
+    /// Who makes the tokens of its requests.
+    #[serde(default)]
+    pub token_mode: TokenMode,
+}
+
+/// Who makes tokens of text and text of tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenMode {
+    /// The engine: requests go there as they came.
+    #[default]
+    Passthrough,
+    /// The gateway, where the engine is known to take and return token ids and the client will see the same text; else the engine.
+    Auto,
+    /// As `auto`, and the gateway also decides what cannot be seen from outside: engines that have not been probed are taken for what
+    /// `engines[].kind` says, and what the folder's `generation_config.json` recommends is sent along.
+    Owned,
 }
 
 /// How prompts are tokenised here, for the models that name a tokenizer.

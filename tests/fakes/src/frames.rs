@@ -186,10 +186,15 @@ impl Frames {
                     "finish_reason": finish.openai()}],
                 "usage": self.usage(tokens)})
             }
-            Route::Completions => json!({"id": self.id, "object": "text_completion", "created": self.created,
-                "model": self.model, "choices": [{"index": 0, "text": text, "logprobs": null,
-                    "finish_reason": finish.openai()}],
-                "usage": self.usage(tokens)}),
+            Route::Completions => {
+                let mut choice = json!({"index": 0, "text": text, "logprobs": null, "finish_reason": finish.openai()});
+                if self.return_token_ids {
+                    choice["token_ids"] = json!(ids_of(0, tokens));
+                    choice["prompt_token_ids"] = json!([1, 2, 3]);
+                }
+                json!({"id": self.id, "object": "text_completion", "created": self.created, "model": self.model,
+                    "choices": [choice], "usage": self.usage(tokens)})
+            }
         }
     }
 }

@@ -126,6 +126,8 @@ pub(crate) fn server_info(state: &State) -> Json<Value> {
         "status": "ready",
         "version": VERSION,
         "engine": "plimsoll",
+        // Never from a folder's generation_config.json.
+        "sampling_defaults": "openai",
         "model_path": model_path(state),
         "served_model_name": state.config.model_name,
         "page_size": size.page_tokens,

@@ -74,7 +74,7 @@ fn render(state: &State, fields: &Fields) -> Result<String, ApiError> {
         }
     }
     let messages = template
-        .prepare(list, SGLANG_JOINT)
+        .prepare(list.to_vec(), SGLANG_JOINT)
         .map_err(|error| ApiError::field(&format!("messages[{}]{}", error.index, error.field), error.what))?;
     let go_on = fields.flag("continue_final_message")?;
     let asked = fields.flag_or("add_generation_prompt", !go_on)?;

@@ -1,7 +1,7 @@
 //! Messages of a chat request, made ready for a template the way stock engines do it.
 
 use super::ChatTemplate;
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 use std::borrow::Cow;
 
 /// What stands between the text parts of one message when a template wants a single text: SGLang joins with a space, vLLM
@@ -25,38 +25,35 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// Names the first message that is no object, has no role, or has content that is not text.
-    pub fn prepare(&self, messages: &[Json], joint: &str) -> Result<Json, MessageError> {
-        let prepared = messages.iter().enumerate().map(|(index, message)| {
+    pub fn prepare(&self, mut messages: Vec<Json>, joint: &str) -> Result<Json, MessageError> {
+        for (index, message) in messages.iter_mut().enumerate() {
             let wrong = |field: &'static str, what: &str| MessageError { index, field, what: what.to_owned() };
             let Json::Object(message) = message else { return Err(wrong("", "expected an object")) };
             if !message.get("role").is_some_and(Json::is_string) {
                 return Err(wrong(".role", "expected a string"));
             }
-            let mut message: Map<String, Json> = message
-                .iter()
-                .filter(|(_, value)| !value.is_null())
-                .map(|(name, value)| (name.clone(), value.clone()))
-                .collect();
-            let content = match message.get("content") {
-                None => Json::String(String::new()),
-                Some(Json::String(text)) => Json::String(text.clone()),
+            message.retain(|_, value| !value.is_null());
+            let joined = match message.get("content") {
+                None => Some(String::new()),
+                Some(Json::String(_)) => None,
                 Some(Json::Array(parts)) => {
                     let texts: Option<Vec<&str>> = parts.iter().map(part_text).collect();
                     let texts = texts.ok_or_else(|| {
                         wrong(".content", "only parts {\"type\": \"text\", \"text\": ...} are supported")
                     })?;
-                    if self.wants_parts() { Json::Array(parts.clone()) } else { Json::String(texts.join(joint)) }
+                    (!self.wants_parts()).then(|| texts.join(joint))
                 }
                 Some(_) => return Err(wrong(".content", "expected a string or a list of parts")),
             };
-            message.insert("content".to_owned(), content);
+            if let Some(text) = joined {
+                message.insert("content".to_owned(), Json::String(text));
+            }
             if let Some(calls) = message.get_mut("tool_calls") {
                 let Json::Array(calls) = calls else { return Err(wrong(".tool_calls", "expected a list")) };
                 calls.iter_mut().for_each(open_arguments);
             }
-            Ok(Json::Object(message))
-        });
-        prepared.collect::<Result<Vec<_>, _>>().map(Json::Array)
+        }
+        Ok(Json::Array(messages))
     }
 }
 

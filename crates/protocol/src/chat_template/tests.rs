@@ -69,9 +69,12 @@ fn parts_go_to_templates_that_take_them() {
     let messages = [
         json!({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": null}),
     ];
-    assert_eq!(template(PLAIN).prepare(&messages, SGLANG_JOINT).unwrap(), json!([{"role": "user", "content": "a b"}]));
-    assert_eq!(typed.prepare(&messages, VLLM_JOINT).unwrap()[0]["content"], messages[0]["content"]);
-    let rendered = typed.prepare(&messages, VLLM_JOINT).unwrap();
+    assert_eq!(
+        template(PLAIN).prepare(messages.to_vec(), SGLANG_JOINT).unwrap(),
+        json!([{"role": "user", "content": "a b"}])
+    );
+    assert_eq!(typed.prepare(messages.to_vec(), VLLM_JOINT).unwrap()[0]["content"], messages[0]["content"]);
+    let rendered = typed.prepare(messages.to_vec(), VLLM_JOINT).unwrap();
     assert_eq!(typed.render(&conversation(&rendered)).unwrap(), "<a><b>");
 }
 
@@ -80,7 +83,7 @@ fn messages_are_made_ready() {
     let call = |arguments: Json| json!({"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]});
     let messages =
         [call(json!("{\"b\": 1, \"a\": 2}")), call(json!("")), call(json!("not json")), call(json!({"x": 1}))];
-    let ready = template(PLAIN).prepare(&messages, SGLANG_JOINT).unwrap();
+    let ready = template(PLAIN).prepare(messages.to_vec(), SGLANG_JOINT).unwrap();
     assert_eq!(ready[0]["content"], "");
     let arguments = |at: usize| ready[at]["tool_calls"][0]["function"]["arguments"].to_string();
     assert_eq!(arguments(0), "{\"b\":1,\"a\":2}", "in their order");
@@ -94,7 +97,7 @@ fn messages_are_made_ready() {
         (json!({"role": "user", "content": "x", "tool_calls": 3}), ".tool_calls"),
     ] {
         let error =
-            template(PLAIN).prepare(&[json!({"role": "user", "content": "ok"}), wrong], SGLANG_JOINT).unwrap_err();
+            template(PLAIN).prepare(vec![json!({"role": "user", "content": "ok"}), wrong], SGLANG_JOINT).unwrap_err();
         assert_eq!((error.index, error.field), (1, field));
     }
 }

@@ -34,6 +34,7 @@ mod slow_reader;
 mod soak;
 mod spread;
 mod tls;
+mod token_mode;
 
 use plimsoll_end_to_end::{PATIENCE, eventually};
 use plimsoll_fakes::{Control, Dialect, FakeEngine, Fault, Options, Snapshot};
