@@ -13,7 +13,7 @@ const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
 /// Most frames of one incoming message: an empty one costs no bytes, but a place.
-const MOST_FRAMES: usize = 64;
+pub const MOST_FRAMES: usize = 64;
 
 /// Why a peer was cut off.
 #[derive(Debug, thiserror::Error)]
@@ -78,22 +78,24 @@ fn put_frame(out: &mut BytesMut, flags: u8, body: &[u8]) {
 }
 
 /// What a peer sent.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Incoming {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Incoming {
     Message(Frames),
     Command { name: Bytes, body: Bytes },
 }
 
 /// Cuts a byte stream into messages. Holds no more than the limit beyond what it was given.
 #[derive(Debug)]
-pub(crate) struct Decoder {
+pub struct Decoder {
     limit_bytes: usize,
     frames: Frames,
     bytes: usize,
 }
 
 impl Decoder {
-    pub(crate) fn new(limit_bytes: usize) -> Self {
+    /// `limit_bytes`: largest message, all frames together.
+    #[must_use]
+    pub fn new(limit_bytes: usize) -> Self {
         Decoder { limit_bytes, frames: Vec::new(), bytes: 0 }
     }
 
@@ -102,7 +104,7 @@ impl Decoder {
     /// # Errors
     /// When the stream breaks the protocol or a limit; it cannot be read on then. A frame's length is judged before any of
     /// its bytes are waited for.
-    pub(crate) fn next(&mut self, input: &mut BytesMut) -> Result<Option<Incoming>, ProtocolError> {
+    pub fn next(&mut self, input: &mut BytesMut) -> Result<Option<Incoming>, ProtocolError> {
         loop {
             let Some(flags) = input.first().copied() else { return Ok(None) };
             if flags & !(MORE | LONG | COMMAND) != 0 {

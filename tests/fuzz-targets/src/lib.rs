@@ -8,11 +8,13 @@
 pub mod chunk;
 pub mod headers;
 pub mod http_answer;
+pub mod kv_events;
 pub mod mutate;
 pub mod prometheus;
 pub mod request;
 pub mod settings;
 pub mod sse;
+pub mod zmtp_frames;
 
 mod json;
 
@@ -32,8 +34,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "chunk", run: chunk::run, mutations: 30_000 },
     Target { name: "headers", run: headers::run, mutations: 15_000 },
     Target { name: "http_answer", run: http_answer::run, mutations: 250 },
+    Target { name: "kv_events", run: kv_events::run, mutations: 30_000 },
     Target { name: "prometheus", run: prometheus::run, mutations: 20_000 },
     Target { name: "request", run: request::run, mutations: 50_000 },
     Target { name: "settings", run: settings::run, mutations: 900 },
     Target { name: "sse", run: sse::run, mutations: 25_000 },
+    Target { name: "zmtp_frames", run: zmtp_frames::run, mutations: 30_000 },
 ];

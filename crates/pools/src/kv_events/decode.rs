@@ -169,10 +169,12 @@ impl Fields {
                     optional_text(reader)?.is_some_and(|kind| kind != "full_attention" && kind != "mla_attention");
             }
             "metadata" => {
-                if let Value::Map(len) = reader.value()? {
+                let mut inside = *reader;
+                reader.skip()?;
+                if let Value::Map(len) = inside.value()? {
                     for _ in 0..len {
-                        match reader.value()? {
-                            Value::Text(name) => self.read(name, reader)?,
+                        match inside.value()? {
+                            Value::Text(name) => self.read(name, &mut inside)?,
                             _ => return Err(Bad::Kind("a field's name")),
                         }
                     }

@@ -73,7 +73,7 @@ macro_rules! replays {
     };
 }
 
-replays!(chunk, headers, http_answer, prometheus, request, settings, sse);
+replays!(chunk, headers, http_answer, kv_events, prometheus, request, settings, sse, zmtp_frames);
 
 #[test]
 fn the_corpus_stays_small() {

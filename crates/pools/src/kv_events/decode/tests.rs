@@ -74,3 +74,20 @@ proptest! {
         prop_assert!(decode_batch(&hex(MAP_FORM)[..cut.min(len - 1)]).is_err());
     }
 }
+
+/// Its elements were once read as the fields behind it.
+#[test]
+fn metadata_in_another_form_is_passed_over_as_a_whole() {
+    // [1.0, [{"type": "BlockStored", "metadata": [1, 2], "block_hashes": [1, -2], "parent_block_hash": nil, "token_ids": [1, 2, 3, 4], "block_size": 2}]]
+    let mut bytes = hex("92cb3ff00000000000009186a474797065ab426c6f636b53746f726564a86d65746164617461920102");
+    for (name, value) in
+        [("block_hashes", "9201fe"), ("parent_block_hash", "c0"), ("token_ids", "9401020304"), ("block_size", "02")]
+    {
+        bytes.push(0xa0 + name.len() as u8);
+        bytes.extend(name.as_bytes());
+        bytes.extend(hex(value));
+    }
+    let batch = decode_batch(&bytes).unwrap();
+    let [KvEvent::Stored(stored)] = batch.events.as_slice() else { panic!("{batch:?}") };
+    assert_eq!((stored.names.as_slice(), stored.tokens.as_slice()), (&[1, -2i64 as u64][..], &[1, 2, 3, 4][..]));
+}
