@@ -221,11 +221,12 @@ impl FleetView {
                 Step::Replay { from } => wants.push(Want::Replay { target, from }),
                 Step::Reset(_) => {
                     self.clear(&mut publisher);
+                    self.speculative.forget(target);
                     publisher.forget();
                 }
                 Step::Apply(events) => {
                     for event in events {
-                        self.apply(now, &mut publisher, event);
+                        self.apply(now, target, &mut publisher, event);
                     }
                 }
             }
@@ -234,11 +235,12 @@ impl FleetView {
         wants
     }
 
-    fn apply(&mut self, now: Nanos, publisher: &mut Publisher, event: KvEvent) {
+    fn apply(&mut self, now: Nanos, target: Target, publisher: &mut Publisher, event: KvEvent) {
         match event {
             KvEvent::Cleared => {
                 self.clear(publisher);
                 publisher.names.clear();
+                self.speculative.forget(target);
             }
             KvEvent::Removed { names, medium } => {
                 let Some(family) = publisher.family.filter(|_| medium != Medium::Storage) else { return };
@@ -249,6 +251,9 @@ impl FleetView {
                     let removed = known.is_some_and(|name| publisher.lose(index, medium, name));
                     if own && known.is_some_and(|known| !publisher.has(index, known)) {
                         publisher.names.remove(&name);
+                    }
+                    if let Some(name) = known.filter(|_| medium == Medium::Device) {
+                        self.speculative.gone(target, name);
                     }
                     publisher.unknown_removals += u64::from(!removed);
                 }
@@ -359,22 +364,20 @@ impl FleetView {
         if heard { Hit::of(device as u64, guessed as u64, host as u64, most, block) } else { Hit::default() }
     }
 
+    /// The request did not run there after all, or not to its end: what its events have not said is not there.
+    pub fn withdrawn(&mut self, target: Target, prompt: &Prompt) {
+        let family = self.publishers.get(&target).and_then(|publisher| publisher.family);
+        for block in family.and_then(|family| prompt.chain(family)).unwrap_or_default() {
+            self.speculative.gone(target, *block);
+        }
+    }
+
     /// The engine said how many tokens of a prompt it had; `believed` is what was expected when the request was placed there.
+    /// This judges the target. It takes nothing out of the index: what the engine did not have it has computed since, and its events
+    /// have said so.
     pub fn reported(&mut self, now: Nanos, target: Target, prompt: &Prompt, believed: Hit, cached_tokens: u64) {
         let Some(publisher) = self.publishers.get_mut(&target) else { return };
         publisher.learn(now, &self.config, prompt.tokens, believed, cached_tokens);
-        let Some(family) = publisher.family else { return };
-        let (Some(chain), Some(index)) = (prompt.chain(family), self.families.get_mut(&family)) else { return };
-        if publisher.approximate.is_some() {
-            // What it did not have it has computed since.
-            return;
-        }
-        let had = (cached_tokens / u64::from(family.block_tokens.max(1))) as usize;
-        let certain = believed.device_tokens.saturating_sub(believed.speculative_tokens);
-        if cached_tokens + believed.host_tokens < certain && had < chain.len() && publisher.events_lie() {
-            // It was believed and not there, and events should have said so: it is not there.
-            publisher.lose(index, Medium::Device, chain[had]);
-        }
     }
 
     /// Distinct blocks in all indexes.

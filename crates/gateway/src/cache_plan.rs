@@ -72,6 +72,9 @@ impl CachePlan {
     /// It goes there now: its blocks will be there soon.
     pub(crate) fn placed(&mut self, shared: &Shared, target: Target, whose: Whose) {
         let now = shared.now();
+        if let Some((failed, _)) = self.placed {
+            shared.kv_views.withdrawn(&self.model, failed, &self.prompt);
+        }
         let (hit, told) = shared.kv_views.routed(now, &self.model, target, &self.prompt);
         self.placed = Some((target, hit));
         let believed = told.then_some(hit);
@@ -99,6 +102,7 @@ impl CachePlan {
         let Some((target, believed)) = self.placed else { return };
         let now = shared.now();
         if outcome != Outcome::Completed {
+            shared.kv_views.withdrawn(&self.model, target, &self.prompt);
             shared.funnel.tell(|| Told::Failed { model: self.model.clone(), request });
             return;
         }

@@ -121,6 +121,13 @@ impl KvViews {
         (hit, view.told(now, target))
     }
 
+    /// The request did not run there, or not to its end.
+    pub(crate) fn withdrawn(&self, model: &str, target: Target, prompt: &Prompt) {
+        if let Some(view) = self.views.lock().get_mut(model) {
+            view.withdrawn(target, prompt);
+        }
+    }
+
     pub(crate) fn reported(
         &self,
         now: Nanos,

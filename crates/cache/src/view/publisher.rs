@@ -256,11 +256,6 @@ impl Publisher {
         }
     }
 
-    /// Events of a complete stream would have said what a report contradicts.
-    pub(super) fn events_lie(&self) -> bool {
-        self.stream.trust() != Trust::Gap
-    }
-
     pub(super) fn view(&self, now: Nanos, device_blocks: u64) -> PublisherView {
         PublisherView {
             approximate: self.approximate.is_some(),

@@ -57,6 +57,13 @@ impl Speculative {
         }
     }
 
+    /// A block is there no more, or will not come.
+    pub(super) fn gone(&mut self, target: Target, block: u64) {
+        if self.alive.contains_key(&target) {
+            self.until.remove(&(target, block));
+        }
+    }
+
     pub(super) fn forget(&mut self, target: Target) {
         self.until.retain(|(held, _), _| *held != target);
         self.order.retain(|(_, held, _)| *held != target);

@@ -116,8 +116,34 @@ fn a_decision_counts_until_its_time_is_over_or_an_event_confirms_it() {
     view.tick(later);
     assert_eq!(hit(&view, later, target(1), &prompt).device_tokens, 32);
     view.routed(later, target(1), &named);
+    assert_eq!(hit(&view, later, target(1), &prompt).device_tokens, 80);
+    view.withdrawn(target(1), &named);
+    assert_eq!(hit(&view, later, target(1), &prompt).device_tokens, 32, "it did not run there");
+    view.routed(later, target(1), &named);
     view.remove(target(1));
     assert_eq!(hit(&view, later, target(1), &prompt), Hit::default());
+}
+
+/// What came and went within the time of a decision was believed for the rest of it.
+#[test]
+fn a_removal_ends_a_speculation() {
+    for format in [NameFormat::Sglang, NameFormat::Own] {
+        let mut view = FleetView::default();
+        view.add(target(1), if format == NameFormat::Own { EngineKind::Vllm } else { EngineKind::Sglang }, Some(16));
+        let prompt = tokens(0, 6);
+        let store = stored(format, &prompt, 0);
+        let KvEvent::Stored(blocks) = &store else { unreachable!() };
+        let removed = KvEvent::Removed { names: blocks.names[3..].to_vec(), medium: Medium::Device };
+        view.live(Nanos(1), target(1), 0, batch(0, vec![]));
+        view.routed(Nanos(1), target(1), &view.prompt(Namespace::default(), &prompt));
+        assert_eq!(hit(&view, Nanos(2), target(1), &prompt).speculative_tokens, 80, "{format:?}");
+        view.live(Nanos(2), target(1), 1, batch(1, vec![store, removed]));
+        let found = hit(&view, Nanos(3), target(1), &prompt);
+        assert_eq!((found.device_tokens, found.speculative_tokens), (48, 0), "{format:?}");
+        view.routed(Nanos(3), target(1), &view.prompt(Namespace::default(), &prompt));
+        view.live(Nanos(4), target(1), 2, batch(2, vec![KvEvent::Cleared]));
+        assert_eq!(hit(&view, Nanos(5), target(1), &prompt), Hit::default(), "{format:?}");
+    }
 }
 
 #[test]
@@ -145,7 +171,7 @@ fn reports_that_contradict_the_belief_end_it() {
     view.reported(Nanos(1), target(1), &named, believed, believed.device_tokens);
     assert_eq!(hit(&view, Nanos(1), target(1), &prompt), believed, "a report that agrees changes nothing");
     view.reported(Nanos(1), target(1), &named, believed, 32);
-    assert_eq!(hit(&view, Nanos(1), target(1), &prompt).device_tokens, 32, "what was not there is not believed again");
+    assert_eq!(hit(&view, Nanos(1), target(1), &prompt), believed, "it has been computed since, or never was there");
     for _ in 0..20 {
         view.reported(Nanos(1), target(1), &named, believed, 0);
     }
