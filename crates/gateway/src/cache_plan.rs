@@ -115,7 +115,8 @@ impl CachePlan {
             shared.sessions.lock().ended(now, end, &self.turn, TurnEnd { cached_tokens, output_tokens, target });
         }
         shared.funnel.tell(|| {
-            let reported = cached_tokens.map(|tokens| Reported { tokens, tiers: None });
+            let reported =
+                cached_tokens.map(|tokens| Reported { tokens, tiers: usage.and_then(|usage| usage.cached_by_tier) });
             Told::Ended { model: self.model.clone(), at: now, request, reported }
         });
     }

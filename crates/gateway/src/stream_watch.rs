@@ -157,11 +157,7 @@ impl StreamWatch {
         if self.usage_by_index.len() < 4096 {
             self.usage_by_index.insert(facts.index, usage);
         }
-        output.usage = self.usage_by_index.values().copied().reduce(|a, b| Usage {
-            prompt_tokens: a.prompt_tokens + b.prompt_tokens,
-            completion_tokens: a.completion_tokens + b.completion_tokens,
-            cached_tokens: a.cached_tokens.zip(b.cached_tokens).map(|(a, b)| a + b),
-        });
+        output.usage = self.usage_by_index.values().copied().reduce(Usage::plus);
     }
 
     /// Rare path: the good events of a frame that also holds a bad one, each looked at alone.

@@ -63,6 +63,23 @@ pub struct Usage {
     pub completion_tokens: u64,
     /// Prompt tokens that came from the prefix cache. `None` where the engine does not report them.
     pub cached_tokens: Option<u64>,
+    /// The same by where they came from: device, host memory, storage. `None` where the engine does not say.
+    pub cached_by_tier: Option<[u64; 3]>,
+}
+
+impl Usage {
+    /// Of several prompts together; what one of them does not say is not known of all.
+    #[must_use]
+    pub fn plus(self, other: Usage) -> Usage {
+        let sum = |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| a.saturating_add(b));
+        let tiers = self.cached_by_tier.zip(other.cached_by_tier);
+        Usage {
+            prompt_tokens: self.prompt_tokens.saturating_add(other.prompt_tokens),
+            completion_tokens: self.completion_tokens.saturating_add(other.completion_tokens),
+            cached_tokens: sum(self.cached_tokens, other.cached_tokens),
+            cached_by_tier: tiers.map(|(a, b)| std::array::from_fn(|tier| a[tier].saturating_add(b[tier]))),
+        }
+    }
 }
 
 /// An error object in place of, or inside, an answer.

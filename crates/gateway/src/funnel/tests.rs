@@ -47,6 +47,20 @@ fn a_rank_is_known_by_its_first_request_and_forgotten_when_it_leaves() {
 }
 
 #[test]
+fn tiers_are_summed_where_they_are_told() {
+    let funnels = Funnels::new(&Settings::default());
+    let told = |request, tiers| Told::Ended {
+        model: "m".to_owned(),
+        at: Nanos::ZERO,
+        request: RequestId(request),
+        reported: Some(Reported { tokens: 96, tiers }),
+    };
+    let ends = [placed(1, 0), told(1, Some([64, 32, 0])), placed(2, 0), told(2, None)];
+    funnels.take(&fleet, ends.into());
+    assert_eq!(funnels.reports(Nanos::ZERO)[0].1.cells[0].1.tiers, [64, 32, 0]);
+}
+
+#[test]
 fn a_full_queue_counts_and_never_waits() {
     let funnels = Funnels::new(&Settings::default());
     for request in 0..QUEUE as u128 + 7 {

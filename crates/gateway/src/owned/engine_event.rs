@@ -96,6 +96,7 @@ fn native(data: &[u8]) -> Result<Piece, String> {
         prompt_tokens: meta.prompt_tokens,
         completion_tokens: meta.completion_tokens,
         cached_tokens: meta.cached_tokens,
+        cached_by_tier: None,
     };
     Ok(Piece { ids, so_far: Some(meta.completion_tokens), finish, usage: Some(usage) })
 }
@@ -106,6 +107,7 @@ fn completion(data: &[u8]) -> Result<Piece, String> {
         prompt_tokens: usage.prompt_tokens,
         completion_tokens: usage.completion_tokens,
         cached_tokens: usage.prompt_tokens_details.and_then(|details| details.cached_tokens),
+        cached_by_tier: None,
     });
     let Some(choice) = event.choices.into_iter().next() else { return Ok(Piece { usage, ..Piece::default() }) };
     let ids = match choice.token_ids {

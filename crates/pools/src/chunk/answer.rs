@@ -37,6 +37,8 @@ pub enum AnswerError {
 struct Answer {
     choices: Option<Vec<Object<Choice>>>,
     usage: Option<Value>,
+    /// SGLang's own.
+    sglext: Option<Value>,
     error: Option<Value>,
     detail: Option<Value>,
     object: Option<Value>,
@@ -67,6 +69,7 @@ struct Meta {
     prompt_tokens: Option<Value>,
     completion_tokens: Option<Value>,
     cached_tokens: Option<Value>,
+    cached_tokens_details: Option<Value>,
 }
 
 /// Facts of an answer of an OpenAI route.
@@ -75,7 +78,7 @@ struct Meta {
 /// See [`AnswerError`]. An error object is no error here: it is in the facts.
 pub fn inspect_openai_answer(body: &[u8]) -> Result<AnswerFacts, AnswerError> {
     let Object(answer): Object<Answer> = parse(body)?;
-    let Answer { choices, usage: counts, error, detail, object, message, code } = answer;
+    let Answer { choices, usage: counts, sglext, error, detail, object, message, code } = answer;
     let fields = [("error", error), ("detail", detail), ("object", object), ("message", message), ("code", code)];
     let mut facts = AnswerFacts { error: error_of(fields), ..AnswerFacts::default() };
     for Object(choice) in choices.unwrap_or_default() {
@@ -85,7 +88,10 @@ pub fn inspect_openai_answer(body: &[u8]) -> Result<AnswerFacts, AnswerError> {
             facts.finishes.push(finish);
         }
     }
-    facts.usage = counts.as_ref().and_then(usage);
+    facts.usage = counts.as_ref().and_then(usage).map(|usage| {
+        let details = sglext.as_ref().and_then(|own| own.get("cached_tokens_details"));
+        Usage { cached_by_tier: details.and_then(tiers), ..usage }
+    });
     Ok(facts)
 }
 
@@ -152,6 +158,7 @@ fn usage(value: &Value) -> Option<Usage> {
         prompt_tokens,
         completion_tokens: count("completion_tokens").or_else(|| count("total_tokens")?.checked_sub(prompt_tokens))?,
         cached_tokens: value.pointer("/prompt_tokens_details/cached_tokens").and_then(Value::as_u64),
+        cached_by_tier: None,
     })
 }
 
@@ -161,14 +168,17 @@ fn meta_usage(meta: &Meta) -> Option<Usage> {
         prompt_tokens: count(&meta.prompt_tokens)?,
         completion_tokens: count(&meta.completion_tokens)?,
         cached_tokens: count(&meta.cached_tokens),
+        cached_by_tier: meta.cached_tokens_details.as_ref().and_then(tiers),
     })
+}
+
+/// `{"device": 96, "host": 32, "storage": 0}`, with the device at least.
+fn tiers(details: &Value) -> Option<[u64; 3]> {
+    let tier = |name: &str| details.get(name).and_then(Value::as_u64);
+    Some([tier("device")?, tier("host").unwrap_or(0), tier("storage").unwrap_or(0)])
 }
 
 fn add(a: Option<Usage>, b: Option<Usage>) -> Option<Usage> {
     let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
-    Some(Usage {
-        prompt_tokens: a.prompt_tokens.saturating_add(b.prompt_tokens),
-        completion_tokens: a.completion_tokens.saturating_add(b.completion_tokens),
-        cached_tokens: a.cached_tokens.zip(b.cached_tokens).map(|(a, b)| a.saturating_add(b)),
-    })
+    Some(a.plus(b))
 }

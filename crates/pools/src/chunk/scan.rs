@@ -95,6 +95,7 @@ pub(super) struct Counts {
     completion: Option<u64>,
     total: Option<u64>,
     cached: Option<u64>,
+    tiers: Option<[u64; 3]>,
 }
 
 impl Counts {
@@ -106,6 +107,7 @@ impl Counts {
             b"completion_tokens" => self.completion = number(value),
             b"total_tokens" => self.total = number(value),
             b"cached_tokens" => self.cached = number(value),
+            b"cached_tokens_details" => self.tiers = tiers(value),
             _ => {}
         }
     }
@@ -114,8 +116,24 @@ impl Counts {
         let prompt_tokens = self.prompt?;
         // Embedding answers have a total and no completion.
         let completion_tokens = self.completion.or_else(|| self.total?.checked_sub(prompt_tokens))?;
-        Some(Usage { prompt_tokens, completion_tokens, cached_tokens: self.cached })
+        Some(Usage { prompt_tokens, completion_tokens, cached_tokens: self.cached, cached_by_tier: self.tiers })
     }
+}
+
+/// `{"device": 96, "host": 32, "storage": 0}` that starts here; flat, and with the device at least.
+fn tiers(value: &[u8]) -> Option<[u64; 3]> {
+    let inside = value.strip_prefix(b"{")?;
+    let inside = &inside[..memchr::memchr(b'}', inside)?];
+    let (mut device, mut others) = (None, [0; 2]);
+    for (key, value) in keys(inside) {
+        match key {
+            b"device" => device = number(value),
+            b"host" => others[0] = number(value).unwrap_or(0),
+            b"storage" => others[1] = number(value).unwrap_or(0),
+            _ => {}
+        }
+    }
+    device.map(|device| [device, others[0], others[1]])
 }
 
 /// `[DONE]`, an object, or garbage.

@@ -10,7 +10,7 @@ fn native(text: &str) -> ChunkFacts {
 }
 
 fn usage(prompt: u64, completion: u64, cached: Option<u64>) -> Option<Usage> {
-    Some(Usage { prompt_tokens: prompt, completion_tokens: completion, cached_tokens: cached })
+    Some(Usage { prompt_tokens: prompt, completion_tokens: completion, cached_tokens: cached, cached_by_tier: None })
 }
 
 const DELTA: &str = r#"{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"tiny","choices":[{"index":0,"delta":{"content":" the"},"logprobs":null,"finish_reason":null}]}"#;
@@ -162,7 +162,8 @@ const NATIVE: &str = r#"{"text":" the cat","output_ids":[262,4143],"meta_info":{
 #[test]
 fn a_native_event_has_counts_each_time() {
     let facts = native(NATIVE);
-    assert_eq!(facts, ChunkFacts { tokens: true, usage: usage(100, 2, Some(96)), ..ChunkFacts::default() });
+    let told = usage(100, 2, Some(96)).map(|usage| Usage { cached_by_tier: Some([96, 0, 0]), ..usage });
+    assert_eq!(facts, ChunkFacts { tokens: true, usage: told, ..ChunkFacts::default() });
     let empty = NATIVE.replace(" the cat", "").replace("262,4143", "");
     assert!(!native(&empty).tokens);
 }
@@ -258,9 +259,11 @@ fn bodies_that_are_no_answers() {
 fn whole_native_answers() {
     let one = NATIVE.replace("null,\"prompt", r#"{"type":"length","length":2},"prompt"#);
     let facts = inspect_sglang_answer(one.as_bytes()).unwrap();
-    assert_eq!((facts.usage, facts.finishes.len()), (usage(100, 2, Some(96)), 1));
+    let by_tier =
+        |usage: Option<Usage>, device| usage.map(|usage| Usage { cached_by_tier: Some([device, 0, 0]), ..usage });
+    assert_eq!((facts.usage, facts.finishes.len()), (by_tier(usage(100, 2, Some(96)), 96), 1));
     let facts = inspect_sglang_answer(format!("[{one}, {one}]").as_bytes()).unwrap();
-    assert_eq!(facts.usage, usage(200, 4, Some(192)));
+    assert_eq!(facts.usage, by_tier(usage(200, 4, Some(192)), 192));
     assert_eq!(facts.finishes.iter().map(|f| f.index).collect::<Vec<_>>(), [0, 1]);
 }
 
@@ -367,4 +370,18 @@ fn an_error_object_of_the_older_form_is_one_on_native_routes_too() {
     let wanted = Some(UpstreamError { status: Some(404), message: "no such model".into() });
     assert_eq!(native(body).error, wanted);
     assert_eq!(inspect_sglang_answer(body.as_bytes()).unwrap().error, wanted);
+}
+
+#[test]
+fn cached_tokens_are_read_by_tier_where_an_engine_says_it() {
+    let native = br#"{"text":"ab","meta_info":{"prompt_tokens":256,"completion_tokens":2,"cached_tokens":224,"cached_tokens_details":{"device":128, "host":96, "storage_backend":"file", "storage": 7}},"index":0}"#;
+    let openai = br#"{"choices":[],"usage":{"prompt_tokens":256,"completion_tokens":2},"sglext":{"cached_tokens_details":{"device":128,"host":96}}}"#;
+    let tiers = |usage: Option<Usage>| usage.and_then(|usage| usage.cached_by_tier);
+    assert_eq!(tiers(inspect_sglang_chunk(native).usage), Some([128, 96, 7]));
+    assert_eq!(tiers(inspect_sglang_answer(native).unwrap().usage), Some([128, 96, 7]));
+    assert_eq!(tiers(inspect_openai_chunk(openai).usage), Some([128, 96, 0]));
+    assert_eq!(tiers(inspect_openai_answer(openai).unwrap().usage), Some([128, 96, 0]));
+    let unknown = br#"{"choices":[],"usage":{"prompt_tokens":256,"completion_tokens":2},"sglext":{"cached_tokens_details":null}}"#;
+    assert_eq!(tiers(inspect_openai_chunk(unknown).usage), None);
+    assert_eq!(tiers(inspect_openai_answer(unknown).unwrap().usage), None);
 }

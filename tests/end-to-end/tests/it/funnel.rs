@@ -115,6 +115,22 @@ async fn without_room_each_loss_has_its_cause_and_the_engine_is_the_lru_cache_it
     gateway.finish().await;
 }
 
+/// Where an engine says from which tier its hits came, that is added up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hits_are_told_by_tier_where_the_engine_says_it() {
+    let engine = engine(&[]);
+    let gateway = Plan::with([engine.url.clone()]).start().await;
+    let body = json!({ "input_ids": prompt(1, 10 * PAGE + 1), "sampling_params": { "max_new_tokens": 1 } });
+    for _ in 0..2 {
+        assert_eq!(gateway.post("/generate", &body).await.status(), 200);
+    }
+    let model = funnel(&gateway, 2).await;
+    let by_tier = &model["ever"]["actual_by_tier"];
+    assert_eq!(by_tier, &json!({ "device": 10 * PAGE, "host": 0, "storage": 0 }), "{model}");
+    assert_eq!(tokens(&model, "actual"), 10 * PAGE as u64);
+    gateway.finish().await;
+}
+
 /// A request without token ids is counted as such, and in no layer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_measured_is_said() {

@@ -34,12 +34,12 @@ impl Reading {
                             .any(|key| choice["delta"][*key].as_str().is_some_and(|text| !text.is_empty()))
                         || choice["delta"]["tool_calls"].as_array().is_some_and(|calls| !calls.is_empty());
                 }
-                reading.usage = usage(&tree["usage"], "/prompt_tokens_details/cached_tokens");
+                reading.usage = usage(&tree["usage"], "/prompt_tokens_details/cached_tokens", &tree["sglext"][DETAILS]);
             }
             StreamDialect::SglangNative => {
                 let meta = &tree["meta_info"];
                 reading.finish(index(&tree["index"]), &meta["finish_reason"]);
-                reading.usage = usage(meta, "/cached_tokens");
+                reading.usage = usage(meta, "/cached_tokens", &meta[DETAILS]);
                 reading.output = reading.abort_status.is_none()
                     && (tree["text"].as_str().is_some_and(|text| !text.is_empty())
                         || tree["output_ids"].as_array().is_some_and(|ids| !ids.is_empty()));
@@ -61,7 +61,7 @@ impl Reading {
                     choice.as_object()?;
                     reading.finish(index(&choice["index"]), &choice["finish_reason"]);
                 }
-                reading.usage = usage(&tree["usage"], "/prompt_tokens_details/cached_tokens");
+                reading.usage = usage(&tree["usage"], "/prompt_tokens_details/cached_tokens", &tree["sglext"][DETAILS]);
                 Some(reading)
             }
             StreamDialect::SglangNative => match tree {
@@ -86,12 +86,16 @@ impl Reading {
                 None | Some(Value::Null) => position as u32,
                 Some(given) => index(given),
             };
-            all.usage = match (all.usage, usage(meta, "/cached_tokens")) {
+            all.usage = match (all.usage, usage(meta, "/cached_tokens", &meta[DETAILS])) {
                 (Some(a), Some(b)) => Some(Usage {
                     prompt_tokens: a.prompt_tokens.saturating_add(b.prompt_tokens),
                     completion_tokens: a.completion_tokens.saturating_add(b.completion_tokens),
                     cached_tokens: match (a.cached_tokens, b.cached_tokens) {
                         (Some(a), Some(b)) => Some(a.saturating_add(b)),
+                        _ => None,
+                    },
+                    cached_by_tier: match (a.cached_by_tier, b.cached_by_tier) {
+                        (Some(a), Some(b)) => Some([0, 1, 2].map(|tier| a[tier].saturating_add(b[tier]))),
                         _ => None,
                     },
                 }),
@@ -135,13 +139,22 @@ fn error(tree: &Value) -> Option<Option<u16>> {
     }
 }
 
-fn usage(counts: &Value, cached: &str) -> Option<Usage> {
+fn usage(counts: &Value, cached: &str, details: &Value) -> Option<Usage> {
     let prompt_tokens = counts["prompt_tokens"].as_u64()?;
     let completion_tokens = match counts["completion_tokens"].as_u64() {
         Some(tokens) => tokens,
         None => counts["total_tokens"].as_u64()?.checked_sub(prompt_tokens)?,
     };
-    Some(Usage { prompt_tokens, completion_tokens, cached_tokens: counts.pointer(cached).and_then(Value::as_u64) })
+    let cached_tokens = counts.pointer(cached).and_then(Value::as_u64);
+    let cached_by_tier = tiers(details);
+    Some(Usage { prompt_tokens, completion_tokens, cached_tokens, cached_by_tier })
+}
+
+const DETAILS: &str = "cached_tokens_details";
+
+fn tiers(details: &Value) -> Option<[u64; 3]> {
+    let device = details["device"].as_u64()?;
+    Some([device, details["host"].as_u64().unwrap_or(0), details["storage"].as_u64().unwrap_or(0)])
 }
 
 /// True where each count stands once, and where engines put it: the scan does not look at depth.
@@ -151,11 +164,23 @@ pub(super) fn counts_in_place(dialect: StreamDialect, tree: &Value) -> bool {
         json::named(tree, key, &mut found);
         found.len() <= 1 && found.iter().all(|value| std::ptr::eq(place, *value))
     };
-    let (counts, cached) = match dialect {
-        StreamDialect::Openai => (&tree["usage"], &tree["usage"]["prompt_tokens_details"]["cached_tokens"]),
-        StreamDialect::SglangNative => (&tree["meta_info"], &tree["meta_info"]["cached_tokens"]),
+    let (counts, cached, details) = match dialect {
+        StreamDialect::Openai => {
+            (&tree["usage"], &tree["usage"]["prompt_tokens_details"]["cached_tokens"], &tree["sglext"][DETAILS])
+        }
+        StreamDialect::SglangNative => {
+            (&tree["meta_info"], &tree["meta_info"]["cached_tokens"], &tree["meta_info"][DETAILS])
+        }
     };
+    // Counts in an object without anything in it that only looks like one.
+    let flat = details.as_object().is_none_or(|tiers| {
+        let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+        tiers.iter().all(|(name, value)| plain(name) && (value.is_number() || value.as_str().is_none_or(plain)))
+            && tiers.values().all(|value| !value.is_object() && !value.is_array())
+    });
     (dialect == StreamDialect::SglangNative || alone("usage", counts))
         && ["prompt_tokens", "completion_tokens", "total_tokens"].iter().all(|key| alone(key, &counts[*key]))
         && alone("cached_tokens", cached)
+        && alone(DETAILS, details)
+        && flat
 }
