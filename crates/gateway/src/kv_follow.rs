@@ -4,7 +4,7 @@
 //! leaves, its tasks end and what was believed of it is forgotten.
 
 use crate::fleet::EngineHandle;
-use crate::kv_view::Said;
+use crate::kv_view::{Entry, Said};
 use crate::state::Shared;
 use plimsoll_core::{EngineKind, Rank, Target};
 use plimsoll_pools::capability::Capability;
@@ -69,8 +69,8 @@ impl Following {
             Some(Known::Assumed { model, kind, page_tokens, ranks, rank_tokens }) => {
                 for rank in 0..ranks {
                     let target = Target { instance: engine.id, rank: Rank(rank) };
-                    shared.kv_views.add_approximate(&model, target, kind, page_tokens, rank_tokens);
-                    self.assumed.push(Place { shared: shared.clone(), model: model.clone(), target });
+                    let entry = shared.kv_views.add_approximate(&model, target, kind, page_tokens, rank_tokens);
+                    self.assumed.push(Place { shared: shared.clone(), model: model.clone(), target, entry });
                 }
                 tracing::info!(engine = %engine.id, "no KV events: its caches are taken from what is sent there");
                 return;
@@ -79,8 +79,9 @@ impl Following {
         for (rank, source) in wanted.ranks.into_iter().enumerate() {
             let target = Target { instance: engine.id, rank: Rank(rank as u16) };
             tracing::info!(engine = %engine.id, rank, endpoint = source.live, "listening to KV events");
-            let place = Place { shared: shared.clone(), model: wanted.model.clone(), target };
-            self.tasks.spawn(listen(place, wanted.kind, wanted.block_tokens, source));
+            let entry = shared.kv_views.add(&wanted.model, target, wanted.kind, wanted.block_tokens);
+            let place = Place { shared: shared.clone(), model: wanted.model.clone(), target, entry };
+            self.tasks.spawn(listen(place, source));
         }
     }
 }
@@ -112,17 +113,17 @@ struct Place {
     shared: Arc<Shared>,
     model: String,
     target: Target,
+    entry: Entry,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.shared.kv_views.remove(&self.model, self.target);
+        self.shared.kv_views.remove(&self.model, self.target, self.entry);
     }
 }
 
-async fn listen(place: Place, kind: EngineKind, block_tokens: Option<u32>, source: Source) {
+async fn listen(place: Place, source: Source) {
     let (shared, target) = (&place.shared, place.target);
-    shared.kv_views.add(&place.model, target, kind, block_tokens);
     let mut subscription = match Subscription::start(source) {
         Ok(subscription) => subscription,
         Err(error) => {
@@ -158,7 +159,7 @@ async fn listen(place: Place, kind: EngineKind, block_tokens: Option<u32>, sourc
                 continue;
             }
         };
-        if let Some(from) = shared.kv_views.said(shared.now(), &place.model, target, said) {
+        if let Some(from) = shared.kv_views.said(shared.now(), &place.model, target, place.entry, said) {
             subscription.replay(from);
         }
     }

@@ -12,7 +12,27 @@ use std::collections::BTreeMap;
 /// The views of all models.
 #[derive(Debug, Default)]
 pub struct KvViews {
-    views: Mutex<BTreeMap<String, FleetView>>,
+    views: Mutex<Views>,
+}
+
+#[derive(Debug, Default)]
+struct Views {
+    by_model: BTreeMap<String, FleetView>,
+    /// Whose word counts for a target.
+    entitled: BTreeMap<(String, Target), Entry>,
+    entries: u64,
+}
+
+/// The right to speak for a target. The one that entered last has it, however late those before it end: a task that is told
+/// to stop may still have a word to say, or its leave to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry(u64);
+
+impl Views {
+    fn view(&mut self, model: &str, target: Target, entry: Entry) -> Option<&mut FleetView> {
+        let entitled = self.entitled.get(&(model.to_owned(), target)) == Some(&entry);
+        self.by_model.get_mut(model).filter(|_| entitled)
+    }
 }
 
 /// What an engine's stream said.
@@ -24,10 +44,12 @@ pub(crate) enum Said {
 }
 
 impl KvViews {
-    pub(crate) fn add(&self, model: &str, target: Target, kind: EngineKind, block_tokens: Option<u32>) {
-        let mut views = self.views.lock();
-        let view = views.entry(model.to_owned()).or_insert_with(|| FleetView::new(ViewConfig::default()));
-        view.add(target, kind, block_tokens);
+    /// A target of which nothing is known yet; what was believed of it before is forgotten.
+    pub(crate) fn add(&self, model: &str, target: Target, kind: EngineKind, block_tokens: Option<u32>) -> Entry {
+        self.enter(model, target, |view| {
+            view.remove(target);
+            view.add(target, kind, block_tokens);
+        })
     }
 
     /// An engine that tells nothing: what it holds is taken from what is sent there.
@@ -38,33 +60,41 @@ impl KvViews {
         kind: EngineKind,
         page_tokens: Option<u32>,
         capacity_tokens: u64,
-    ) {
+    ) -> Entry {
+        self.enter(model, target, |view| view.add_approximate(target, kind, page_tokens, capacity_tokens))
+    }
+
+    fn enter(&self, model: &str, target: Target, change: impl FnOnce(&mut FleetView)) -> Entry {
         let mut views = self.views.lock();
-        let view = views.entry(model.to_owned()).or_insert_with(|| FleetView::new(ViewConfig::default()));
-        view.add_approximate(target, kind, page_tokens, capacity_tokens);
+        views.entries += 1;
+        let entry = Entry(views.entries);
+        views.entitled.insert((model.to_owned(), target), entry);
+        change(views.by_model.entry(model.to_owned()).or_insert_with(|| FleetView::new(ViewConfig::default())));
+        entry
     }
 
     /// The engine may have lost its cache.
     pub(crate) fn lost(&self, model: &str, target: Target) {
-        if let Some(view) = self.views.lock().get_mut(model) {
+        if let Some(view) = self.views.lock().by_model.get_mut(model) {
             view.lost(target);
         }
     }
 
-    pub(crate) fn remove(&self, model: &str, target: Target) {
+    pub(crate) fn remove(&self, model: &str, target: Target, entry: Entry) {
         let mut views = self.views.lock();
-        if let Some(view) = views.get_mut(model) {
+        if let Some(view) = views.view(model, target, entry) {
             view.remove(target);
             if view.publishers(Nanos::ZERO).next().is_none() {
-                views.remove(model);
+                views.by_model.remove(model);
             }
+            views.entitled.remove(&(model.to_owned(), target));
         }
     }
 
     /// Returns the number to ask a replay from, if there is one to ask for.
-    pub(crate) fn said(&self, now: Nanos, model: &str, target: Target, said: Said) -> Option<u64> {
+    pub(crate) fn said(&self, now: Nanos, model: &str, target: Target, entry: Entry, said: Said) -> Option<u64> {
         let mut views = self.views.lock();
-        let view = views.get_mut(model)?;
+        let view = views.view(model, target, entry)?;
         let wants = match said {
             Said::Live { seq, batch } => view.live(now, target, seq, batch),
             Said::Replayed { seq, batch } => view.replayed(now, target, seq, batch),
@@ -75,7 +105,7 @@ impl KvViews {
 
     /// Time passes in all views. Replays that are due are asked for by the streams' next message.
     pub(crate) fn tick(&self, now: Nanos) {
-        for view in self.views.lock().values_mut() {
+        for view in self.views.lock().by_model.values_mut() {
             let _ = view.tick(now);
         }
     }
@@ -85,8 +115,8 @@ impl KvViews {
     pub fn prompt(&self, model: Option<&str>, ids: &PromptIds) -> Option<(String, Prompt)> {
         let views = self.views.lock();
         let (model, view) = match model {
-            Some(model) => views.get_key_value(model)?,
-            None if views.len() == 1 => views.first_key_value()?,
+            Some(model) => views.by_model.get_key_value(model)?,
+            None if views.by_model.len() == 1 => views.by_model.first_key_value()?,
             None => return None,
         };
         let families = view.families();
@@ -104,26 +134,26 @@ impl KvViews {
     /// No engine tells what it holds.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.views.lock().is_empty()
+        self.views.lock().by_model.is_empty()
     }
 
     /// How much of it each target has, by target.
     #[must_use]
     pub fn hits(&self, now: Nanos, model: &str, prompt: &Prompt) -> BTreeMap<Target, Hit> {
-        self.views.lock().get(model).map(|view| view.hits(now, prompt)).unwrap_or_default()
+        self.views.lock().by_model.get(model).map(|view| view.hits(now, prompt)).unwrap_or_default()
     }
 
     /// The request goes there now. What is believed of that target, and whether that is the target's own word.
     pub(crate) fn routed(&self, now: Nanos, model: &str, target: Target, prompt: &Prompt) -> (Hit, bool) {
         let mut views = self.views.lock();
-        let Some(view) = views.get_mut(model) else { return (Hit::default(), false) };
+        let Some(view) = views.by_model.get_mut(model) else { return (Hit::default(), false) };
         let hit = view.routed(now, target, prompt);
         (hit, view.told(now, target))
     }
 
     /// The request did not run there, or not to its end.
     pub(crate) fn withdrawn(&self, model: &str, target: Target, prompt: &Prompt) {
-        if let Some(view) = self.views.lock().get_mut(model) {
+        if let Some(view) = self.views.lock().by_model.get_mut(model) {
             view.withdrawn(target, prompt);
         }
     }
@@ -137,7 +167,7 @@ impl KvViews {
         believed: Hit,
         cached: u64,
     ) {
-        if let Some(view) = self.views.lock().get_mut(model) {
+        if let Some(view) = self.views.lock().by_model.get_mut(model) {
             view.reported(now, target, prompt, believed, cached);
         }
     }
@@ -147,6 +177,7 @@ impl KvViews {
     pub fn publishers(&self, now: Nanos) -> Vec<(String, Target, PublisherView)> {
         let views = self.views.lock();
         let all = views
+            .by_model
             .iter()
             .flat_map(|(model, view)| view.publishers(now).map(move |(t, state)| (model.clone(), t, state)));
         all.collect()
@@ -156,7 +187,8 @@ impl KvViews {
     #[must_use]
     pub fn size(&self) -> (usize, usize) {
         let views = self.views.lock();
-        (views.values().map(FleetView::blocks).sum(), views.values().map(FleetView::bytes).sum())
+        let views = views.by_model.values();
+        (views.clone().map(FleetView::blocks).sum(), views.map(FleetView::bytes).sum())
     }
 
     /// Belief and reports of one engine, all ranks: tokens believed, tokens reported, mean error as a share of the prompt.

@@ -49,5 +49,5 @@ fn body(flow: &Flow, attempt: &Attempt, adapter: &Adapter, rank: Option<u16>) ->
     }
     let rank_keys = if flow.route.api == Api::Generate && rank.is_some() { adapter.rank_keys } else { &[] };
     let splice = Splice::with_rid_and_rank(&flow.body, &flow.facts, &attempt.rid, rank_keys, rank.unwrap_or_default());
-    OutBody::spliced(splice.before, splice.inserted, splice.after)
+    OutBody::spliced([splice.before, splice.inserted, splice.after, splice.rank, splice.end])
 }

@@ -6,12 +6,15 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Up to three byte ranges sent one after the other; the length is known. Cloning copies no bytes.
+/// Up to five byte ranges sent one after the other; the length is known. Cloning copies no bytes.
 #[derive(Clone, Debug, Default)]
 pub struct OutBody {
-    pieces: [Bytes; 3],
+    pieces: [Bytes; PIECES],
     next: usize,
 }
+
+/// The client's bytes around two insertions.
+const PIECES: usize = 5;
 
 impl OutBody {
     #[must_use]
@@ -21,19 +24,19 @@ impl OutBody {
 
     #[must_use]
     pub fn whole(bytes: Bytes) -> Self {
-        Self::spliced(bytes, Bytes::new(), Bytes::new())
+        OutBody { pieces: [bytes, Bytes::new(), Bytes::new(), Bytes::new(), Bytes::new()], next: 0 }
     }
 
-    /// `before`, then `inserted`, then `after`.
+    /// One after the other.
     #[must_use]
-    pub fn spliced(before: Bytes, inserted: Bytes, after: Bytes) -> Self {
-        OutBody { pieces: [before, inserted, after], next: 0 }
+    pub fn spliced(pieces: [Bytes; PIECES]) -> Self {
+        OutBody { pieces, next: 0 }
     }
 
     /// Bytes still to be sent.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.pieces[self.next.min(3)..].iter().map(|p| p.len() as u64).sum()
+        self.pieces[self.next.min(PIECES)..].iter().map(|p| p.len() as u64).sum()
     }
 
     #[must_use]
@@ -47,7 +50,7 @@ impl Body for OutBody {
     type Error = Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        while self.next < 3 {
+        while self.next < PIECES {
             let at = self.next;
             self.next += 1;
             let piece = std::mem::take(&mut self.pieces[at]);

@@ -1,28 +1,30 @@
-//! Putting the one key that the gateway owns into a body, by position.
+//! Putting the keys that the gateway owns into a body, by position.
 
 use super::RequestFacts;
 use bytes::Bytes;
 
-/// A body in three parts; the outer two are slices of the client's bytes.
-#[derive(Clone, Debug)]
+/// A body in parts; `before`, `after` and `end` are slices of the client's bytes.
+#[derive(Clone, Debug, Default)]
 pub struct Splice {
     pub before: Bytes,
+    /// The request id.
     pub inserted: Bytes,
     pub after: Bytes,
+    /// The DP rank; empty where there is only one.
+    pub rank: Bytes,
+    pub end: Bytes,
 }
 
 impl Splice {
-    /// [`Splice::with_rid`], and right behind it the DP rank under each of `rank_keys` (releases differ in its name). A client
-    /// that names a rank itself later in the body has the last word at engines that take the last of two equal keys.
+    /// [`Splice::with_rid`], and as the object's last members the DP rank under each of `rank_keys` (releases differ in its name).
+    /// Last, because engines take the last of two equal keys: a client that names a rank itself has no say.
     #[must_use]
     pub fn with_rid_and_rank(body: &Bytes, facts: &RequestFacts, rid: &str, rank_keys: &[&str], rank: u16) -> Splice {
         let plain = Splice::with_rid(body, facts, rid);
+        // The scan has seen that the last byte before white space is the object's brace, and the id is a member.
+        let Some(close) = memchr::memrchr(b'}', &plain.after).filter(|_| !rank_keys.is_empty()) else { return plain };
         let ranks: String = rank_keys.iter().map(|key| format!(",\"{key}\":{rank}")).collect();
-        let mut inserted = plain.inserted.to_vec();
-        // Behind the id's value, which a comma may follow.
-        let at = inserted.iter().rposition(|b| *b == b'"').map_or(inserted.len(), |i| i + 1);
-        inserted.splice(at..at, ranks.into_bytes());
-        Splice { inserted: Bytes::from(inserted), ..plain }
+        Splice { after: plain.after.slice(..close), rank: Bytes::from(ranks), end: plain.after.slice(close..), ..plain }
     }
 
     /// Sets the top-level `rid` to `rid` (which must need no JSON escapes), replacing the client's own if there is one.
@@ -34,6 +36,7 @@ impl Splice {
                 before: body.slice(..span.start),
                 inserted: Bytes::from(format!("\"{rid}\"")),
                 after: body.slice(span.end..),
+                ..Splice::default()
             };
         }
         // The scan has seen that the first byte after white space is the object's brace.
@@ -44,6 +47,7 @@ impl Splice {
             before: body.slice(..open),
             inserted: Bytes::from(format!("\"rid\":\"{rid}\"{comma}")),
             after: body.slice(open..),
+            ..Splice::default()
         }
     }
 }

@@ -140,18 +140,28 @@ fn token_ids_are_no_text() {
 }
 
 #[test]
-fn a_rank_goes_right_behind_the_rid() {
+fn a_rank_comes_last_so_that_the_client_has_no_say() {
     for (body, wanted) in [
-        (r#"{"text":"a"}"#, r#"{"rid":"R","routed_dp_rank":3,"data_parallel_rank":3,"text":"a"}"#),
+        (r#"{"text":"a"}"#, r#"{"rid":"R","text":"a","routed_dp_rank":3,"data_parallel_rank":3}"#),
         (r#"{"text":"a","rid": "old"}"#, r#"{"text":"a","rid": "R","routed_dp_rank":3,"data_parallel_rank":3}"#),
-        (r#"{"rid":null,"text":"a"}"#, r#"{"rid":"R","routed_dp_rank":3,"data_parallel_rank":3,"text":"a"}"#),
+        (r#"{"rid":null,"text":"}" }  "#, r#"{"rid":"R","text":"}" ,"routed_dp_rank":3,"data_parallel_rank":3}  "#),
+        (
+            r#"{"data_parallel_rank":7,"text":"a","routed_dp_rank":7}"#,
+            r#"{"rid":"R","data_parallel_rank":7,"text":"a","routed_dp_rank":7,"routed_dp_rank":3,"data_parallel_rank":3}"#,
+        ),
     ] {
         let bytes = Bytes::copy_from_slice(body.as_bytes());
         let f = scan(Api::Generate, &bytes).unwrap();
         let s = Splice::with_rid_and_rank(&bytes, &f, "R", &["routed_dp_rank", "data_parallel_rank"], 3);
-        assert_eq!(String::from_utf8([s.before, s.inserted, s.after].concat()).unwrap(), wanted);
+        let joined = [s.before, s.inserted, s.after, s.rank, s.end].concat();
+        assert_eq!(String::from_utf8(joined.clone()).unwrap(), wanted);
+        let read: serde_json::Value = serde_json::from_slice(&joined).unwrap();
+        assert_eq!(
+            (&read["rid"], &read["routed_dp_rank"], &read["data_parallel_rank"]),
+            (&"R".into(), &3.into(), &3.into())
+        );
         let s = Splice::with_rid_and_rank(&bytes, &f, "R", &[], 3);
         let plain = Splice::with_rid(&bytes, &f, "R");
-        assert_eq!(s.inserted, plain.inserted);
+        assert_eq!((s.inserted, s.after, s.rank.len()), (plain.inserted, plain.after, 0));
     }
 }

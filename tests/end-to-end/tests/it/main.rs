@@ -26,6 +26,7 @@ mod prefill_decode;
 mod promises_by_url;
 mod python_sdk;
 mod quiet_streams;
+mod ranks;
 mod reload;
 mod request_id;
 mod routes;
