@@ -9,6 +9,7 @@ use crate::headers::{self, ENGINE, MODEL, REQUEST_ID, TRACEPARENT};
 use crate::listing;
 use crate::metrics::{EngineOnlyWord, WhyLabel};
 use crate::model_text::{Asked, Candidate, Prompted};
+use crate::owned::Ownership;
 use crate::read_body::read_body;
 use crate::record::DecisionRecord;
 use crate::relay::{KEEP_ALIVE, Relay, pass};
@@ -162,7 +163,12 @@ async fn generation(
         total_ms: None,
         trace_id: format!("{:032x}", trace.trace_id),
     });
-    let ownership = candidate.map(|candidate| candidate.ownership(ids.map(|ids| ids.ids))).unwrap_or_default();
+    let mut ownership = candidate.map(|candidate| candidate.ownership(ids.map(|ids| ids.ids))).unwrap_or_default();
+    if let Ownership::Gateway(owned) = &ownership
+        && !hold.grow(owned.bytes(), settings.limits.total_body_bytes)
+    {
+        ownership = Ownership::Engine("memory");
+    }
     let stream = facts.stream;
     let keep_alive = Duration::from_millis(settings.streams.keep_alive_ms);
     let flow = Box::new(Flow {

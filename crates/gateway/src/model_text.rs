@@ -4,6 +4,7 @@
 //! as before: its length is an estimate, and its prompts are placed by load alone.
 
 use crate::owned::ask::{self, Ask};
+use crate::owned::reasoning::ReasoningRule;
 use crate::owned::{Owned, Ownership};
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -50,6 +51,7 @@ struct Served {
     mode: TokenMode,
     /// What `generation_config.json` says.
     generation: Map<String, Value>,
+    reasoning: Option<ReasoningRule>,
 }
 
 /// By model name.
@@ -71,6 +73,7 @@ pub(crate) struct Candidate {
     ask: Result<Ask, &'static str>,
     tokenizer: Tokenizer,
     mode: TokenMode,
+    reasoning: Option<ReasoningRule>,
 }
 
 impl Candidate {
@@ -79,7 +82,8 @@ impl Candidate {
             (Err(why), _) => Ownership::Engine(why),
             // An empty prompt is for the engine to refuse.
             (Ok(ask), Some(ids)) if !ids.is_empty() => {
-                Ownership::Gateway(Arc::new(Owned { ask, ids, tokenizer: self.tokenizer, mode: self.mode }))
+                let Candidate { tokenizer, mode, reasoning, .. } = self;
+                Ownership::Gateway(Arc::new(Owned { ask, ids, tokenizer, mode, reasoning }))
             }
             _ => Ownership::Engine("prompt"),
         }
@@ -97,7 +101,9 @@ impl ModelTexts {
                 .map_err(|error| format!("the tokenizer of model `{}`: {error}", model.name))?;
             let generation =
                 generation_config(&model.tokenizer).map_err(|why| format!("model `{}`: {why}", model.name))?;
-            Ok((model.name.clone(), Arc::new(Served { text, mode: model.token_mode, generation })))
+            let reasoning = model.reasoning_parser.as_deref().map(ReasoningRule::named).transpose();
+            let reasoning = reasoning.map_err(|why| format!("`reasoning_parser` of model `{}`: {why}", model.name))?;
+            Ok((model.name.clone(), Arc::new(Served { text, mode: model.token_mode, generation, reasoning })))
         };
         settings.models.iter().map(open).collect::<Result<_, String>>().map(ModelTexts)
     }
@@ -121,6 +127,7 @@ impl ModelTexts {
                 ask: ask::read(api, &facts, &body, &served.generation),
                 tokenizer: served.text.tokenizer.clone(),
                 mode: served.mode,
+                reasoning: served.reasoning.clone(),
             });
             Prompted { ids, candidate }
         };

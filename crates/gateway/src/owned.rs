@@ -19,9 +19,11 @@ use std::sync::Arc;
 pub(crate) mod ask;
 mod body;
 mod engine_event;
+pub(crate) mod reasoning;
 pub(crate) mod shape;
 
 use ask::Ask;
+use reasoning::ReasoningRule;
 use shape::{Identity, Shaper};
 
 /// Who makes a request's tokens.
@@ -42,6 +44,8 @@ pub(crate) struct Owned {
     pub ids: Vec<u32>,
     pub tokenizer: Tokenizer,
     pub mode: TokenMode,
+    /// Of the model.
+    pub reasoning: Option<ReasoningRule>,
 }
 
 /// Where token ids go in and come out of an engine.
@@ -72,7 +76,15 @@ impl TokenRoute {
 /// vLLM returns token ids since this release.
 const VLLM_IDS_SINCE: [u64; 3] = [0, 10, 2];
 
+/// A token takes four bytes, and in an engine's body up to seven.
+const TOKEN_BYTES: usize = 11;
+
 impl Owned {
+    /// Memory beside the client's own body.
+    pub(crate) fn bytes(&self) -> usize {
+        self.ids.len() * TOKEN_BYTES
+    }
+
     /// How this engine takes the ids, or why the request goes there as it is.
     pub(crate) fn route(&self, engine: &EngineHandle) -> Result<TokenRoute, &'static str> {
         let capability = engine.capability.load_full();
@@ -87,8 +99,9 @@ impl Owned {
             (None, _) => None,
         };
         let route = route.ok_or("engine")?;
-        if capability.as_ref().is_some_and(|capability| capability.parsers) {
-            return Err("parsers");
+        let chat = !self.ask.plain && self.reasoning.is_none();
+        if chat && capability.as_ref().is_some_and(|capability| capability.parses_reasoning) {
+            return Err("reasoning_parser");
         }
         if self.defaults(route, capability.as_deref()).is_none() {
             return Err("sampling_defaults");

@@ -42,8 +42,8 @@ pub struct Capability {
     pub dp_ranks: u16,
     /// Where token ids go in and come out.
     pub token_api: TokenApi,
-    /// Chat answers are taken apart there (reasoning, tool calls), which its token route does not do.
-    pub parsers: bool,
+    /// The chat route takes reasoning out of answers, which the token route does not.
+    pub parses_reasoning: bool,
     /// Whether its chat route takes sampling defaults from the model's `generation_config.json`. `None`: it does not say.
     pub model_sampling: Option<bool>,
     pub kv_events: Option<KvEvents>,
@@ -150,7 +150,7 @@ impl Capability {
             max_running_requests: None,
             dp_ranks: 1,
             token_api: TokenApi::None,
-            parsers: false,
+            parses_reasoning: false,
             model_sampling: None,
             kv_events: None,
             loads: LoadsForm::None,

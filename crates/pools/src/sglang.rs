@@ -97,8 +97,8 @@ fn read_server_info(capability: &mut Capability, server: &Value, authority: &str
     };
     capability.kv_events = kv_events(field("kv_events"), field("kv_events_config"), capability.dp_ranks, authority);
 
-    let named = |key: &str| field(key).and_then(Value::as_str).is_some_and(|name| !name.is_empty());
-    capability.parsers = named("reasoning_parser") || named("tool_call_parser");
+    capability.parses_reasoning =
+        field("reasoning_parser").and_then(Value::as_str).is_some_and(|name| !name.is_empty());
     capability.model_sampling = field("sampling_defaults").and_then(Value::as_str).map(|from| from == "model");
 
     if flag("enable_metrics") == Some(false) {

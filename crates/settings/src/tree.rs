@@ -118,6 +118,10 @@ pub struct Model {
     /// Who makes the tokens of its requests.
     #[serde(default)]
     pub token_mode: TokenMode,
+    /// Takes what the model thinks out of its answers where the gateway makes their text, into `reasoning_content`. One of the parsers of
+    /// the crate `reasoning-parser`, such as `deepseek_r1`, `qwen3` or `glm45`; give the engine's own parser of the same name.
+    #[serde(default)]
+    pub reasoning_parser: Option<String>,
 }
 
 /// Who makes tokens of text and text of tokens.

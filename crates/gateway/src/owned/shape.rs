@@ -4,6 +4,7 @@
 //! answer and nothing else; the client's pace pulls it as it pulls the engine.
 
 use super::engine_event::{self, Finish, Piece};
+use super::reasoning::{Reasoning, Said};
 use super::{Owned, TokenRoute};
 use bytes::Bytes;
 use plimsoll_pools::chunk::Usage;
@@ -23,13 +24,13 @@ pub(crate) struct Identity {
 }
 
 /// One answer in the making.
-#[derive(Debug)]
 pub(crate) struct Shaper {
     route: TokenRoute,
     plain: bool,
     include_usage: bool,
     identity: Identity,
     text: OutputText,
+    reasoning: Option<Reasoning>,
     /// Tokens taken.
     taken: u64,
     began: bool,
@@ -49,6 +50,11 @@ impl Shaper {
             include_usage: ask.include_usage,
             identity: identity.clone(),
             text: OutputText::new(&owned.tokenizer, &owned.ids, ask.skip_special_tokens, &ask.stops),
+            reasoning: owned
+                .reasoning
+                .as_ref()
+                .filter(|_| !ask.plain)
+                .map(|rule| rule.begin(&owned.tokenizer, &owned.ids)),
             taken: 0,
             began: false,
             finish: None,
@@ -97,12 +103,18 @@ impl Shaper {
         let piece = engine_event::read(self.route, body)?;
         self.take(piece)?;
         let finish = self.finish.take().ok_or("the engine's answer has no finish reason")?;
-        let text = self.text.take().to_owned();
+        let mut said = Said { content: self.text.take().to_owned(), reasoning: None };
+        if let Some(reasoning) = &mut self.reasoning {
+            said = reasoning.whole(&said.content)?;
+        }
         let mut choice = if self.plain {
-            json!({"index": 0, "text": text})
+            json!({"index": 0, "text": said.content})
         } else {
-            json!({"index": 0, "message": {"role": "assistant", "content": text}})
+            json!({"index": 0, "message": {"role": "assistant", "content": said.content}})
         };
+        if let Some(thought) = said.reasoning {
+            choice["message"]["reasoning_content"] = json!(thought);
+        }
         choice["logprobs"] = Value::Null;
         choice["finish_reason"] = json!(finish.reason);
         choice["matched_stop"] = finish.matched;
@@ -121,12 +133,20 @@ impl Shaper {
         }
         let piece = engine_event::read(self.route, data)?;
         self.take(piece)?;
-        let text = self.text.take().to_owned();
-        if !self.began && (!text.is_empty() || self.finish.is_some()) {
+        let mut said = Said { content: self.text.take().to_owned(), reasoning: None };
+        if let Some(reasoning) = &mut self.reasoning {
+            said = reasoning.more(&said.content, self.finish.is_some())?;
+        }
+        let Said { content: text, reasoning: thought } = said;
+        let thought = thought.filter(|thought| !thought.is_empty());
+        if !self.began && (!text.is_empty() || thought.is_some() || self.finish.is_some()) {
             self.began = true;
             if !self.plain {
                 self.push(json!({"role": "assistant", "content": ""}), None, out);
             }
+        }
+        if let Some(thought) = thought {
+            self.push(json!({"reasoning_content": thought}), None, out);
         }
         if !text.is_empty() {
             self.push(if self.plain { json!(text) } else { json!({"content": text}) }, None, out);

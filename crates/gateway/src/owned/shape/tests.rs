@@ -1,5 +1,6 @@
 use super::*;
 use crate::owned::ask::Ask;
+use crate::owned::reasoning::ReasoningRule;
 use plimsoll_protocol::tokenizer::Tokenizer;
 use plimsoll_settings::TokenMode;
 
@@ -25,8 +26,12 @@ fn tokenizer() -> Tokenizer {
 }
 
 fn shaper(route: TokenRoute, ask: Ask) -> Shaper {
+    thinker(route, ask, None)
+}
+
+fn thinker(route: TokenRoute, ask: Ask, reasoning: Option<ReasoningRule>) -> Shaper {
     let ask = Ask { stream: true, skip_special_tokens: true, ..ask };
-    let owned = Owned { ask, ids: vec![1, 2], tokenizer: tokenizer(), mode: TokenMode::Auto };
+    let owned = Owned { ask, ids: vec![1, 2], tokenizer: tokenizer(), mode: TokenMode::Auto, reasoning };
     Shaper::new(route, &owned, &Identity { id: "chatcmpl-1".to_owned(), created_s: 7, model: "m".to_owned() })
 }
 
@@ -132,4 +137,32 @@ fn an_answer_without_a_stream_and_one_that_is_none() {
     ] {
         assert!(shaper(TokenRoute::Generate, Ask::default()).answer(wrong.to_string().as_bytes()).is_err(), "{wrong}");
     }
+}
+
+#[test]
+fn what_the_model_thinks_is_said_apart() {
+    let rule = || Some(ReasoningRule::named("qwen3").unwrap());
+    let said_text = "<think>so</think>hi";
+    let ids: Vec<u32> = said_text.bytes().map(u32::from).collect();
+    let mut stream = thinker(TokenRoute::Generate, Ask::default(), rule());
+    let mut parts = vec![String::new(); 2];
+    for (to, step) in [(7, false), (9, false), (17, false), (18, false), (19, true)] {
+        let finish = if step { json!({"type": "length", "length": 19}) } else { Value::Null };
+        for delta in said(&stream.events(native(&ids[..to], to as u64, &finish).as_bytes()).unwrap()) {
+            for (part, name) in parts.iter_mut().zip(["reasoning_content", "content"]) {
+                part.push_str(delta[name].as_str().unwrap_or_default());
+            }
+        }
+    }
+    assert_eq!(parts, ["so", "hi"]);
+    let body = native(&ids, 19, &json!({"type": "length", "length": 19}));
+    let answer = thinker(TokenRoute::Generate, Ask::default(), rule()).answer(&body.as_bytes()[6..]).unwrap();
+    let answer: Value = serde_json::from_slice(&answer).unwrap();
+    let message = json!({"role": "assistant", "content": "hi", "reasoning_content": "so"});
+    assert_eq!(answer["choices"][0]["message"], message);
+    // In a text completion it is text.
+    let plain = Ask { plain: true, ..Ask::default() };
+    let answer = thinker(TokenRoute::Generate, plain, rule()).answer(&body.as_bytes()[6..]).unwrap();
+    let answer: Value = serde_json::from_slice(&answer).unwrap();
+    assert_eq!(answer["choices"][0]["text"], said_text);
 }
