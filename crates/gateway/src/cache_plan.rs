@@ -6,6 +6,7 @@ use plimsoll_cache::funnel::{Answer, CellKey, Reported};
 use plimsoll_cache::session::{PromptEnd, Turn, TurnEnd, realm};
 use plimsoll_cache::view::{Hit, Prompt};
 use plimsoll_core::{Class, Outcome, RequestId, Target};
+use plimsoll_load::HeldTokens;
 use plimsoll_pools::chunk::Usage;
 use plimsoll_protocol::request::PromptIds;
 use std::sync::Arc;
@@ -17,8 +18,8 @@ pub struct CachePlan {
     prompt: Arc<Prompt>,
     turn: Turn,
     end: Option<PromptEnd>,
-    /// Tokens per target, in ascending order of targets.
-    hits: Vec<(Target, u64)>,
+    /// What each target holds, in ascending order of targets.
+    hits: Vec<(Target, HeldTokens)>,
     /// Where it went, and what was believed of that target.
     placed: Option<(Target, Hit)>,
 }
@@ -49,18 +50,19 @@ impl CachePlan {
     /// Asks again who has how much.
     pub(crate) fn look(&mut self, shared: &Shared) {
         let hits = shared.kv_views.hits(shared.now(), &self.model, &self.prompt);
-        self.hits = hits.into_iter().map(|(target, hit)| (target, hit.tokens())).collect();
+        let held = |hit: Hit| HeldTokens { device_tokens: hit.device_tokens, host_tokens: hit.host_tokens };
+        self.hits = hits.into_iter().map(|(target, hit)| (target, held(hit))).collect();
     }
 
     #[must_use]
-    pub fn hits(&self) -> &[(Target, u64)] {
+    pub fn hits(&self) -> &[(Target, HeldTokens)] {
         &self.hits
     }
 
     /// Tokens of the longest match anywhere.
     #[must_use]
     pub fn best_tokens(&self) -> u64 {
-        self.hits.iter().map(|(_, tokens)| *tokens).max().unwrap_or(0)
+        self.hits.iter().map(|(_, held)| held.tokens()).max().unwrap_or(0)
     }
 
     /// Which turn of its session it is.

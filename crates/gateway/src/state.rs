@@ -252,13 +252,16 @@ impl Shared {
 pub fn scheduler_config(settings: &Settings) -> SchedulerConfig {
     SchedulerConfig {
         policy: match settings.policy.name {
+            PolicyName::LeastDelay => PolicyKind::LeastDelay,
             PolicyName::LeastWait => PolicyKind::LeastWait,
             PolicyName::RoundRobin => PolicyKind::RoundRobin,
             PolicyName::PowerOfTwo => PolicyKind::PowerOfTwo,
         },
         seed: settings.policy.seed,
         tie_fraction: settings.policy.tie_fraction,
+        others_weight: settings.policy.others_weight,
         assumed_prefill_tokens_per_s: settings.policy.assumed_prefill_tokens_per_s,
+        assumed_kv_load_tokens_per_s: settings.policy.assumed_kv_load_tokens_per_s,
         record_candidates: settings.decisions.candidates,
         report_stale: Nanos::from_millis(settings.health.report_stale_ms),
         health: HealthConfig {

@@ -72,6 +72,34 @@ impl Charge {
     }
 }
 
+/// A prompt's leading tokens that a target need not compute, by where their KV lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldTokens {
+    /// Ready in the accelerator's memory.
+    pub device_tokens: u64,
+    /// Behind those; loaded from host memory first.
+    pub host_tokens: u64,
+}
+
+impl HeldTokens {
+    #[must_use]
+    pub const fn on_device(tokens: u64) -> Self {
+        HeldTokens { device_tokens: tokens, host_tokens: 0 }
+    }
+
+    #[must_use]
+    pub const fn tokens(self) -> u64 {
+        self.device_tokens.saturating_add(self.host_tokens)
+    }
+
+    /// Of a prompt of so many tokens.
+    #[must_use]
+    pub(crate) fn within(self, prompt_tokens: u64) -> Self {
+        let device_tokens = self.device_tokens.min(prompt_tokens);
+        HeldTokens { device_tokens, host_tokens: self.host_tokens.min(prompt_tokens - device_tokens) }
+    }
+}
+
 /// Where should this attempt run?
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
@@ -89,8 +117,9 @@ pub struct Ask<'a> {
     pub streams: bool,
     /// With `uncached_prefill_tokens` as if nothing were cached; what `hits` says is taken off per target.
     pub charge: Charge,
-    /// Prompt tokens that a target is believed to hold already, by target in ascending order. Nobody else has any.
-    pub hits: &'a [(Target, u64)],
+    /// What targets are believed to hold of the prompt already, by target in ascending order. Of nobody else anything is
+    /// known, so nobody else gets credit.
+    pub hits: &'a [(Target, HeldTokens)],
     /// Instances that this request has already failed on.
     pub exclude: &'a [InstanceId],
 }
@@ -118,8 +147,13 @@ impl Ask<'_> {
     /// Prompt tokens that a target need not compute.
     #[must_use]
     pub fn hit_tokens(&self, target: Target) -> u64 {
+        self.held(target).tokens()
+    }
+
+    /// The part of the prompt that a target holds, never more than there is.
+    pub(crate) fn held(&self, target: Target) -> HeldTokens {
         let found = self.hits.binary_search_by_key(&target, |(target, _)| *target);
-        found.map_or(0, |at| self.hits[at].1).min(self.charge.uncached_prefill_tokens)
+        found.map_or(HeldTokens::default(), |at| self.hits[at].1.within(self.charge.uncached_prefill_tokens))
     }
 
     #[must_use]

@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PolicyKind {
-    /// Least expected wait from the ledger.
+    /// Least delay to all: the request's own expected wait, and what it puts on those that run already.
     #[default]
+    LeastDelay,
+    /// Least expected wait of the request itself.
     LeastWait,
     /// One after the other, per model.
     RoundRobin,
@@ -42,10 +44,14 @@ pub struct SchedulerConfig {
     pub policy: PolicyKind,
     /// Seed of every draw: the same seed and the same calls give the same choices.
     pub seed: u64,
-    /// Candidates within this fraction of the best expected wait (plus 1 ms) are tied and drawn from.
+    /// Candidates within this fraction of the best score (plus 1 ms) are tied and drawn from.
     pub tie_fraction: f64,
+    /// What a second of delay put on another request counts, against one of the request's own. 0 is selfish.
+    pub others_weight: f64,
     /// Prefill rate of an instance when neither it nor a peer has been observed, in tokens per second.
     pub assumed_prefill_tokens_per_s: f64,
+    /// How fast cached KV is loaded from host memory, in tokens per second.
+    pub assumed_kv_load_tokens_per_s: f64,
     /// Candidates kept in [`crate::Placed::candidates`], best first.
     pub record_candidates: usize,
     /// Age at which a load report is no longer believed at all; trust falls linearly until then.
@@ -56,10 +62,12 @@ pub struct SchedulerConfig {
 impl Default for SchedulerConfig {
     fn default() -> Self {
         SchedulerConfig {
-            policy: PolicyKind::LeastWait,
+            policy: PolicyKind::default(),
             seed: 0,
             tie_fraction: 0.05,
+            others_weight: 0.05,
             assumed_prefill_tokens_per_s: 8_000.0,
+            assumed_kv_load_tokens_per_s: 100_000.0,
             record_candidates: 8,
             report_stale: Nanos::from_secs(3),
             health: HealthConfig::default(),

@@ -22,7 +22,7 @@ pub mod routes;
 pub mod scheduler;
 pub mod verdict;
 
-pub use ask::{Ask, AttemptEnd, Charge, InstanceSpec, Ticket};
+pub use ask::{Ask, AttemptEnd, Charge, HeldTokens, InstanceSpec, Ticket};
 pub use config::{HealthConfig, PolicyKind, SchedulerConfig};
 pub use health::{HealthChange, HealthState};
 pub use ledger::Counters;

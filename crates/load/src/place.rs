@@ -1,12 +1,13 @@
-//! The placement rule behind one trait. Later rules (cache affinity, length buckets) implement [`Placement`] and
+//! The placement rule behind one trait. Later rules (length buckets) implement [`Placement`] and
 //! see the same candidates.
 //!
 //! The scheduler has already filtered: alive, of the model, not excluded, and only the best *tier* (with KV room
 //! before full, accepting before refusing), so a policy cannot send a request where it must not go. Candidates carry
-//! the seconds of [`expected_wait_s`] and the numbers it was made of.
+//! their seconds ([`price`]) and the numbers those were made of.
 
-pub mod least_wait;
+pub mod least_score;
 pub mod power_of_two;
+pub mod price;
 pub mod round_robin;
 
 use crate::ask::Ask;
@@ -15,15 +16,7 @@ use plimsoll_core::{Nanos, Target};
 use serde::Serialize;
 use std::fmt;
 
-/// Delay that one request in flight puts on a newcomer's first token, in seconds.
-///
-/// An assumption between two measured bounds (42 SGLang configurations on H100/H200 in aiconfigurator's silicon table):
-/// one more concurrent request lengthens a decode step by 0.34 ms in the median, and the closed-loop time to first
-/// token by 28 ms, which includes its prefill, counted apart here. It must exceed the tie floor, so that requests
-/// past their prefill still tell instances apart.
-pub const DECODE_SHARE_S: f64 = 0.004;
-
-/// Waits closer than this to the best are ties whatever the fraction, in seconds.
+/// Scores closer than this to the best are ties whatever the fraction, in seconds.
 pub const TIE_FLOOR_S: f64 = 0.001;
 
 /// One rank that may be chosen. Loads are own plus trusted foreign, before this request is charged.
@@ -35,10 +28,14 @@ pub struct Candidate {
     pub reserved_kv_tokens: f64,
     /// Tokens of this request's prompt that it need not compute.
     pub hit_tokens: f64,
+    /// Those of them that it has to load from host memory.
+    pub host_tokens: f64,
     /// Inverse prefill rate: observed, or that of its peers, or assumed; above zero.
     pub prefill_s_per_token: f64,
-    /// [`expected_wait_s`] for this request's charge.
+    /// This request's own seconds to its first token.
     pub expected_wait_s: f64,
+    /// What is compared: those, and the delay put on others times its weight.
+    pub score_s: f64,
     /// Refused a moment ago.
     pub refusing: bool,
     /// KV capacity is unknown, or fits this request.
@@ -53,20 +50,6 @@ impl Candidate {
     pub(crate) const fn tier(&self) -> u8 {
         self.refusing as u8 * 2 + !self.has_room as u8
     }
-}
-
-/// Expected seconds to the first token:
-///
-/// `(outstanding + own) / prefill rate + requests * DECODE_SHARE_S`
-///
-/// Uncached tokens in front plus this request's over the prefill rate is the article's token-based load and SMG's
-/// expected wait (`gateways.md` §1.1, `least_load`) with real token counts in place of a constant per request; the
-/// second term is the share that running decodes take of each step (SMG's `lambda * k / (1 - k)`, linear here because
-/// the saturation point `k` of a stock engine is not known).
-#[must_use]
-#[inline]
-pub fn expected_wait_s(outstanding_tokens: f64, own_tokens: f64, prefill_s_per_token: f64, requests: f64) -> f64 {
-    (outstanding_tokens + own_tokens) * prefill_s_per_token + requests * DECODE_SHARE_S
 }
 
 /// What a policy chooses from. Never empty.
@@ -91,7 +74,9 @@ pub enum Reason {
     /// There was one candidate.
     Only,
     LeastWait,
-    /// Drawn among those within the tie window of the least wait.
+    /// As least wait, with the delay of others counted in.
+    LeastDelay,
+    /// Drawn among those within the tie window of the best.
     TieDraw,
     RoundRobin,
     /// The better of two draws.
@@ -104,6 +89,7 @@ impl Reason {
         match self {
             Reason::Only => "only",
             Reason::LeastWait => "least_wait",
+            Reason::LeastDelay => "least_delay",
             Reason::TieDraw => "tie_draw",
             Reason::RoundRobin => "round_robin",
             Reason::BetterOfTwo => "better_of_two",
@@ -126,7 +112,8 @@ pub trait Placement: fmt::Debug + Send {
 /// The rule that the configuration names.
 pub(crate) fn make(config: &SchedulerConfig) -> Box<dyn Placement> {
     match config.policy {
-        PolicyKind::LeastWait => Box::new(least_wait::LeastWait::new(config.seed)),
+        PolicyKind::LeastDelay => Box::new(least_score::LeastScore::new(config.seed, Reason::LeastDelay)),
+        PolicyKind::LeastWait => Box::new(least_score::LeastScore::new(config.seed, Reason::LeastWait)),
         PolicyKind::RoundRobin => Box::new(round_robin::RoundRobin::default()),
         PolicyKind::PowerOfTwo => Box::new(power_of_two::PowerOfTwo::new(config.seed)),
     }

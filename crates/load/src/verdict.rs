@@ -34,11 +34,15 @@ pub struct Placed {
 pub struct Scored {
     pub target: Target,
     pub expected_wait_s: f64,
+    /// What was compared: the wait, and with `least_delay` the delay put on others.
+    pub score_s: f64,
     pub requests: u32,
     pub uncached_prefill_tokens: u64,
     pub reserved_kv_tokens: u64,
     /// Of this request's prompt.
     pub hit_tokens: u64,
+    /// The part of `hit_tokens` that lies in host memory.
+    pub host_tokens: u64,
 }
 
 /// Why no target could be named.

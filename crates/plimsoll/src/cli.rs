@@ -66,7 +66,7 @@ pub struct SettingsArgs {
     /// Bearer token of the admin API; PLIMSOLL_ADMIN__TOKEN keeps it out of the process list
     #[arg(long, value_name = "TOKEN")]
     pub admin_token: Option<String>,
-    /// How an engine is chosen [default: least_wait]
+    /// How an engine is chosen [default: least_delay]
     #[arg(long, value_name = "NAME", value_parser = PolicyName::ALL.map(PolicyName::as_str))]
     pub policy: Option<String>,
     /// Write every decision record to this file, one JSON object a line

@@ -4,12 +4,14 @@ use crate::tree::{LogFormat, PolicyName};
 use std::fmt;
 
 impl PolicyName {
-    pub const ALL: [PolicyName; 3] = [PolicyName::LeastWait, PolicyName::RoundRobin, PolicyName::PowerOfTwo];
+    pub const ALL: [PolicyName; 4] =
+        [PolicyName::LeastDelay, PolicyName::LeastWait, PolicyName::RoundRobin, PolicyName::PowerOfTwo];
 
     /// The name as a config file and `--policy` spell it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
+            PolicyName::LeastDelay => "least_delay",
             PolicyName::LeastWait => "least_wait",
             PolicyName::RoundRobin => "round_robin",
             PolicyName::PowerOfTwo => "power_of_two",

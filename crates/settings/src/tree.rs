@@ -163,8 +163,13 @@ pub struct Policy {
     pub seed: u64,
     /// Candidates whose score lies within this fraction of the best count as tied and are drawn from.
     pub tie_fraction: f64,
+    /// What a second of delay that a request puts on others in flight counts against one of its own. 0 is selfish, as
+    /// `least_wait` always is.
+    pub others_weight: f64,
     /// Prefill rate assumed for an engine that has not been observed, in tokens per second.
     pub assumed_prefill_tokens_per_s: f64,
+    /// Rate assumed at which an engine loads cached KV from host memory, in tokens per second.
+    pub assumed_kv_load_tokens_per_s: f64,
     /// Bytes of prompt text per token assumed until responses have taught the real ratio.
     pub assumed_bytes_per_token: f64,
     /// Output tokens reserved for a request that names no maximum.
@@ -174,10 +179,12 @@ pub struct Policy {
 impl Default for Policy {
     fn default() -> Self {
         Policy {
-            name: PolicyName::LeastWait,
+            name: PolicyName::LeastDelay,
             seed: 0,
             tie_fraction: 0.05,
+            others_weight: 0.05,
             assumed_prefill_tokens_per_s: 8_000.0,
+            assumed_kv_load_tokens_per_s: 100_000.0,
             assumed_bytes_per_token: 4.0,
             assumed_output_tokens: 512,
         }
@@ -188,7 +195,10 @@ impl Default for Policy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PolicyName {
-    /// Least expected wait from the ledger.
+    /// Least delay to all: the request's own expected wait (queue, loading of cached KV, prefill of what is not cached) and
+    /// what it adds to the others in flight there.
+    LeastDelay,
+    /// Least expected wait of the request itself.
     LeastWait,
     /// One after the other.
     RoundRobin,

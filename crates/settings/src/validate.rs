@@ -72,7 +72,9 @@ fn numbers(settings: &Settings, found: &mut Vec<Problem>) {
     check.above_zero("gateway.max_connections", s.gateway.max_connections as u64);
 
     check.fraction("policy.tie_fraction", s.policy.tie_fraction);
+    check.at_least_zero("policy.others_weight", s.policy.others_weight);
     check.positive("policy.assumed_prefill_tokens_per_s", s.policy.assumed_prefill_tokens_per_s);
+    check.positive("policy.assumed_kv_load_tokens_per_s", s.policy.assumed_kv_load_tokens_per_s);
     check.positive("policy.assumed_bytes_per_token", s.policy.assumed_bytes_per_token);
     check.above_zero("policy.assumed_output_tokens", s.policy.assumed_output_tokens);
 

@@ -1,7 +1,7 @@
 //! The better of two distinct draws (Mitzenmacher 2001): nearly as even as looking at all, and immune to a shared
 //! wrong belief about one instance, because no instance is drawn by more than its share of requests.
 //!
-//! Compared by the ledger's expected wait, never by polled load alone, which herds between polls (`gateways.md` §1.1).
+//! Compared by the score that the ledger gives, never by polled load alone, which herds between polls (`gateways.md` §1.1).
 
 use super::{Choice, Placement, Reason, View};
 use crate::ask::Ask;
@@ -30,8 +30,8 @@ impl Placement for PowerOfTwo {
         let first = self.draws.random_range(0..n);
         let second = self.draws.random_range(0..n - 1);
         let second = if second >= first { second + 1 } else { second };
-        // Equal waits: the first draw, which is uniform itself.
-        let better = view.candidates[second].expected_wait_s < view.candidates[first].expected_wait_s;
+        // Equal scores: the first draw, which is uniform itself.
+        let better = view.candidates[second].score_s < view.candidates[first].score_s;
         Some(Choice { index: if better { second } else { first }, reason: Reason::BetterOfTwo })
     }
 }

@@ -1,9 +1,9 @@
 //! A fleet to test against, with requests numbered from zero.
 
-use plimsoll_core::{EngineKind, InstanceId, LoadReport, Nanos, Rank, RequestId};
+use plimsoll_core::{EngineKind, InstanceId, LoadReport, Nanos, Rank, RequestId, Target};
 use plimsoll_load::{
-    Ask, AttemptEnd, Charge, HealthState, InstanceSpec, PlaceError, Placed, PolicyKind, Scheduler, SchedulerConfig,
-    Settled, Ticket,
+    Ask, AttemptEnd, Charge, HealthState, HeldTokens, InstanceSpec, PlaceError, Placed, PolicyKind, Scheduler,
+    SchedulerConfig, Settled, Ticket,
 };
 use std::collections::BTreeMap;
 
@@ -12,6 +12,10 @@ pub(crate) const T0: Nanos = Nanos::from_secs(100);
 
 pub(crate) fn spec() -> InstanceSpec {
     InstanceSpec { models: vec![MODEL.to_owned()], kind: EngineKind::Sglang, ready: true, ..InstanceSpec::default() }
+}
+
+pub(crate) fn target(instance: u32) -> Target {
+    Target { instance: InstanceId(instance), rank: Rank(0) }
 }
 
 pub(crate) fn ms(ms: u64) -> Nanos {
@@ -27,6 +31,8 @@ pub(crate) struct Fleet {
     pub charge: Charge,
     /// Taken as `streams` by every choice.
     pub streams: bool,
+    /// Taken as `hits` by every choice.
+    pub hits: Vec<(Target, HeldTokens)>,
 }
 
 impl Fleet {
@@ -37,7 +43,8 @@ impl Fleet {
     pub(crate) fn with(config: SchedulerConfig, instances: u32) -> Self {
         let charge = Charge { uncached_prefill_tokens: 1_000, reserved_kv_tokens: 1_500, sequences: 1 };
         let scheduler = Scheduler::new(config);
-        let mut fleet = Fleet { scheduler, now: T0, next: 0, exclude: Vec::new(), charge, streams: true };
+        let mut fleet =
+            Fleet { scheduler, now: T0, next: 0, exclude: Vec::new(), charge, streams: true, hits: Vec::new() };
         for id in 0..instances {
             fleet.add(id);
         }
@@ -57,6 +64,7 @@ impl Fleet {
             model: Some(MODEL),
             charge: self.charge,
             streams: self.streams,
+            hits: &self.hits,
             exclude: &self.exclude,
             ..Ask::default()
         };

@@ -94,7 +94,12 @@ fn ends() -> impl Strategy<Value = AttemptEnd> {
 }
 
 fn policies() -> impl Strategy<Value = PolicyKind> {
-    prop_oneof![Just(PolicyKind::LeastWait), Just(PolicyKind::RoundRobin), Just(PolicyKind::PowerOfTwo)]
+    prop_oneof![
+        Just(PolicyKind::LeastDelay),
+        Just(PolicyKind::LeastWait),
+        Just(PolicyKind::RoundRobin),
+        Just(PolicyKind::PowerOfTwo)
+    ]
 }
 
 fn contexts() -> impl Strategy<Value = Option<u64>> {

@@ -119,7 +119,7 @@ proptest! {
     #[test]
     fn a_choice_falls_only_on_those_that_are_meant(
         instances in proptest::collection::vec((roles(), sets()), 1..8),
-        policy in prop_oneof![Just(PolicyKind::LeastWait), Just(PolicyKind::RoundRobin), Just(PolicyKind::PowerOfTwo)],
+        policy in prop_oneof![Just(PolicyKind::LeastDelay), Just(PolicyKind::LeastWait), Just(PolicyKind::RoundRobin), Just(PolicyKind::PowerOfTwo)],
         asks in proptest::collection::vec((roles(), sets()), 1..20),
     ) {
         let mut s = scheduler(policy, &instances);

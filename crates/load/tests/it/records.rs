@@ -6,7 +6,7 @@ use plimsoll_load::{AttemptEnd, PolicyKind, SchedulerConfig};
 
 #[test]
 fn candidates_are_the_best_in_order_with_the_target_among_them() {
-    for policy in [PolicyKind::LeastWait, PolicyKind::PowerOfTwo, PolicyKind::RoundRobin] {
+    for policy in [PolicyKind::LeastDelay, PolicyKind::LeastWait, PolicyKind::PowerOfTwo, PolicyKind::RoundRobin] {
         let config = SchedulerConfig { policy, record_candidates: 5, ..SchedulerConfig::default() };
         let mut fleet = Fleet::with(config, 40);
         for id in 0..40 {
@@ -17,7 +17,7 @@ fn candidates_are_the_best_in_order_with_the_target_among_them() {
             let placed = fleet.serve(AttemptEnd::Ok);
             assert_eq!((placed.candidates.len(), placed.considered), (5, 40));
             assert!(placed.candidates.iter().any(|c| c.target == placed.target), "{policy:?}");
-            assert!(placed.candidates.is_sorted_by(|a, b| a.expected_wait_s <= b.expected_wait_s), "{policy:?}");
+            assert!(placed.candidates.is_sorted_by(|a, b| a.score_s <= b.score_s), "{policy:?}");
             assert_eq!(placed.candidates[0].uncached_prefill_tokens, 0);
             assert_eq!(placed.candidates[3].uncached_prefill_tokens, 3_000);
         }

@@ -8,7 +8,7 @@ const REFUSED: AttemptEnd = AttemptEnd::Refused { retry_after: None };
 
 #[test]
 fn others_are_preferred_for_as_long_as_the_engine_asked() {
-    for policy in [PolicyKind::LeastWait, PolicyKind::PowerOfTwo, PolicyKind::RoundRobin] {
+    for policy in [PolicyKind::LeastDelay, PolicyKind::LeastWait, PolicyKind::PowerOfTwo, PolicyKind::RoundRobin] {
         let mut fleet = Fleet::new(policy, 2);
         let refused = fleet.serve(AttemptEnd::Refused { retry_after: Some(Nanos::from_secs(2)) }).target.instance;
         for _ in 0..20 {

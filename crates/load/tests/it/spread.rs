@@ -32,7 +32,7 @@ fn requests_past_their_prefill_still_count() {
 
 #[test]
 fn a_burst_between_two_reports_does_not_herd() {
-    for policy in [PolicyKind::LeastWait, PolicyKind::PowerOfTwo, PolicyKind::RoundRobin] {
+    for policy in [PolicyKind::LeastDelay, PolicyKind::LeastWait, PolicyKind::PowerOfTwo, PolicyKind::RoundRobin] {
         for seed in 0..50 {
             let mut fleet = Fleet::with(SchedulerConfig { policy, seed, ..SchedulerConfig::default() }, 4);
             // Reported once, then silent for the whole burst; one engine looks a little better than the rest.
@@ -52,7 +52,7 @@ fn a_burst_between_two_reports_does_not_herd() {
 
 #[test]
 fn four_hundred_aborts_leave_nothing_and_a_fresh_engine_gets_its_share() {
-    for policy in [PolicyKind::LeastWait, PolicyKind::PowerOfTwo] {
+    for policy in [PolicyKind::LeastDelay, PolicyKind::LeastWait, PolicyKind::PowerOfTwo] {
         let mut fleet = Fleet::new(policy, 3);
         let (_, tickets) = fleet.burst(400);
         for ticket in tickets {
@@ -191,7 +191,7 @@ fn round_robin_goes_round_whatever_is_excluded_or_gone() {
 
 #[test]
 fn a_full_engine_is_the_last_choice_but_one() {
-    for policy in [PolicyKind::LeastWait, PolicyKind::PowerOfTwo, PolicyKind::RoundRobin] {
+    for policy in [PolicyKind::LeastDelay, PolicyKind::LeastWait, PolicyKind::PowerOfTwo, PolicyKind::RoundRobin] {
         let mut fleet = Fleet::new(policy, 0);
         for (id, capacity) in [(0, 4_000), (1, 40_000)] {
             let spec = InstanceSpec { capacity_kv_tokens: Some(capacity), ..spec() };

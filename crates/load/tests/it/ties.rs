@@ -17,17 +17,17 @@ fn sequence(policy: PolicyKind, seed: u64, count: usize) -> Vec<Target> {
 
 #[test]
 fn the_same_seed_makes_the_same_choices() {
-    for policy in [PolicyKind::LeastWait, PolicyKind::PowerOfTwo, PolicyKind::RoundRobin] {
+    for policy in [PolicyKind::LeastDelay, PolicyKind::LeastWait, PolicyKind::PowerOfTwo, PolicyKind::RoundRobin] {
         assert_eq!(sequence(policy, 7, 200), sequence(policy, 7, 200));
     }
-    for policy in [PolicyKind::LeastWait, PolicyKind::PowerOfTwo] {
+    for policy in [PolicyKind::LeastDelay, PolicyKind::LeastWait, PolicyKind::PowerOfTwo] {
         assert_ne!(sequence(policy, 7, 200), sequence(policy, 8, 200), "{policy:?}");
     }
 }
 
 #[test]
 fn an_idle_fleet_shares_evenly() {
-    for policy in [PolicyKind::LeastWait, PolicyKind::PowerOfTwo] {
+    for policy in [PolicyKind::LeastDelay, PolicyKind::LeastWait, PolicyKind::PowerOfTwo] {
         for seed in 0..10 {
             let mut counts = BTreeMap::new();
             for target in sequence(policy, seed, 4_000) {

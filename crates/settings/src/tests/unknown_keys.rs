@@ -57,7 +57,7 @@ fn wrong_types_name_what_was_expected_and_all_are_found() {
             "p.toml:13:1: `streams.idle_timeout_ms` must be a table, not a whole number",
             "p.toml:2:1: `limits.body_bytes` must be a whole number, not a string",
             "p.toml:3:1: `limits.header_count` must not be negative",
-            "p.toml:5:1: `policy.name` must be one of \"least_wait\", \"round_robin\", \"power_of_two\", did you mean \
+            "p.toml:5:1: `policy.name` must be one of \"least_delay\", \"least_wait\", \"round_robin\", \"power_of_two\", did you mean \
              \"least_wait\"?",
             "p.toml:6:1: `policy.seed` must be a whole number, not a number with a fraction",
             "p.toml:8:1: `telemetry.log_prompts` must be true or false, not a whole number",

@@ -24,6 +24,12 @@ fn each_rule_refuses_what_breaks_it() {
         ("upstream.connect_timeout_ms = 0", "`upstream.connect_timeout_ms` must be above zero"),
         ("policy.tie_fraction = 1.5", "`policy.tie_fraction` must be a fraction"),
         ("policy.tie_fraction = nan", "`policy.tie_fraction` must be a fraction"),
+        ("policy.others_weight = -0.1", "`policy.others_weight` must be a number of at least zero"),
+        ("policy.others_weight = inf", "`policy.others_weight` must be a number of at least zero"),
+        (
+            "policy.assumed_kv_load_tokens_per_s = 0",
+            "`policy.assumed_kv_load_tokens_per_s` must be a number above zero",
+        ),
         ("policy.assumed_bytes_per_token = inf", "`policy.assumed_bytes_per_token` must be a number above zero"),
         ("classes.low_uncached_tokens = 1", "`classes.low_uncached_tokens` must not be below"),
         ("classes.low_hit_fraction = 0.9", "`classes.low_hit_fraction` must not be above"),

@@ -61,4 +61,10 @@ impl Numbers<'_> {
             self.say(path, "must be a number above zero");
         }
     }
+
+    pub(super) fn at_least_zero(&mut self, path: &str, value: f64) {
+        if !(value.is_finite() && value >= 0.0) {
+            self.say(path, "must be a number of at least zero");
+        }
+    }
 }

@@ -21,6 +21,7 @@ mod metrics;
 mod overload;
 mod pace;
 mod passthrough;
+mod placement_cases;
 mod pool;
 mod prefill_decode;
 mod promises_by_url;

@@ -1,15 +1,18 @@
 //! Who may be chosen, with the numbers of each.
 
 use super::resolve::misfit;
-use crate::ask::Ask;
+use crate::ask::{Ask, HeldTokens};
+use crate::config::PolicyKind;
 use crate::config::SchedulerConfig;
 use crate::gate::Gate;
 use crate::health::HealthState;
 use crate::instance::{Instance, RankState};
-use crate::place::{Candidate, expected_wait_s};
+use crate::place::Candidate;
+use crate::place::price::Prices;
 use crate::pool::Pool;
 use crate::reconcile::TrustClock;
 use plimsoll_core::{InstanceId, Nanos, Rank, Target};
+use std::cell::Cell;
 
 /// One walk over a pool.
 pub(super) struct Walk<'a> {
@@ -109,7 +112,9 @@ struct Price<'a> {
     ask: &'a Ask<'a>,
     clock: TrustClock,
     now: Nanos,
-    prefill_tokens: f64,
+    prices: Prices,
+    /// Where the last hit was found; the walk and the hits are mostly in the same order.
+    cursor: Cell<usize>,
     kv_tokens: f64,
     sequences: f64,
     /// For instances that were never observed.
@@ -120,13 +125,21 @@ impl<'a> Price<'a> {
     fn new(walk: &Walk<'a>) -> Self {
         let charge = walk.ask.charge.bounded();
         let peer_rate = walk.peer_rate.unwrap_or(walk.config.assumed_prefill_tokens_per_s);
+        let (prompt, sequences) = (charge.uncached_prefill_tokens, real(charge.sequences));
+        let growth = real(charge.reserved_kv_tokens.saturating_sub(prompt));
+        let others_weight = match walk.config.policy {
+            PolicyKind::LeastWait => 0.0,
+            _ => walk.config.others_weight,
+        };
+        let load = walk.config.assumed_kv_load_tokens_per_s;
         Price {
             ask: walk.ask,
             clock: TrustClock::new(walk.now, walk.config.report_stale),
             now: walk.now,
-            prefill_tokens: real(charge.uncached_prefill_tokens),
+            prices: Prices::new(real(prompt), growth, sequences, load, others_weight),
+            cursor: Cell::new(0),
             kv_tokens: real(charge.reserved_kv_tokens),
-            sequences: real(charge.sequences),
+            sequences,
             peer_s_per_token: 1.0 / peer_rate.max(1.0),
         }
     }
@@ -152,23 +165,58 @@ impl<'a> Price<'a> {
         let outstanding = real(rank.own.uncached_prefill_tokens) + foreign.prefill_tokens;
         let held = real(rank.own.reserved_kv_tokens) + foreign.kv_tokens;
         let target = Target { instance: instance.id, rank: index };
-        // Most requests of a day hit somewhere, few of them everywhere: no look-up where nothing is known.
-        let hit = if self.ask.hits.is_empty() { 0.0 } else { real(self.ask.hit_tokens(target)) };
+        let hit = self.held(target);
         // `Instance::limited` in floats.
         let kv_tokens = self.kv_tokens.min(self.sequences * instance.sequence_limit_tokens);
-        Candidate {
+        let mut candidate = Candidate {
             target,
             requests,
             uncached_prefill_tokens: outstanding,
             reserved_kv_tokens: held,
-            hit_tokens: hit,
+            hit_tokens: real(hit.tokens()),
+            host_tokens: real(hit.host_tokens),
             prefill_s_per_token: s_per_token,
-            expected_wait_s: expected_wait_s(outstanding, self.prefill_tokens - hit, s_per_token, requests),
+            expected_wait_s: 0.0,
+            score_s: 0.0,
             refusing: instance.refusing(self.now),
             has_room: held + kv_tokens <= rank.kv_limit_tokens,
             slot: slot as u32,
-        }
+        };
+        self.prices.fill(&mut candidate);
+        candidate
     }
+
+    /// [`Ask::held`] without its search where the next target is the next hit: a shared system prompt hits everywhere.
+    #[inline]
+    fn held(&self, target: Target) -> HeldTokens {
+        let hits = self.ask.hits;
+        if hits.is_empty() {
+            return HeldTokens::default();
+        }
+        let at = self.cursor.get();
+        let next = hits.get(at).map_or(u64::MAX, |(target, _)| order(*target));
+        let sought = order(target);
+        if sought == next {
+            self.cursor.set(at + 1);
+            return hits[at].1.within(self.ask.charge.uncached_prefill_tokens);
+        }
+        let last = at.checked_sub(1).map_or(0, |at| order(hits[at].0));
+        // Between two hits there is none.
+        if sought < next && (at == 0 || last < sought) { HeldTokens::default() } else { self.search(target) }
+    }
+
+    #[inline(never)]
+    fn search(&self, target: Target) -> HeldTokens {
+        let at = self.ask.hits.partition_point(|(held, _)| *held < target);
+        self.cursor.set(at + usize::from(self.ask.hits.get(at).is_some_and(|(held, _)| *held == target)));
+        self.ask.held(target)
+    }
+}
+
+/// A target as one number of the same order.
+#[inline]
+const fn order(target: Target) -> u64 {
+    (target.instance.0 as u64) << 16 | target.rank.0 as u64
 }
 
 /// Sums of bounded charges stay far below 2^63, and the signed conversion is one instruction.

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 /// Most candidates ever recorded, whatever the settings say.
 const MAX_RECORDED: usize = 64;
 
-/// The best `limit` candidates by tier, then wait; the chosen one always among them. The first `best_tier` are of
+/// The best `limit` candidates by tier, then score; the chosen one always among them. The first `best_tier` are of
 /// the best tier, so the others matter only where those are too few.
 pub(super) fn best(all: &[Candidate], best_tier: usize, chosen: usize, limit: usize) -> Vec<Scored> {
     let limit = limit.min(MAX_RECORDED).min(all.len());
@@ -19,8 +19,8 @@ pub(super) fn best(all: &[Candidate], best_tier: usize, chosen: usize, limit: us
     let mut worst_s = f64::INFINITY;
     for (index, candidate) in all[..within].iter().enumerate() {
         if best.len() == limit {
-            // Beyond the first tier only where the record has room, so a full record compares waits alone.
-            if index < best_tier && candidate.expected_wait_s >= worst_s {
+            // Beyond the first tier only where the record has room, so a full record compares scores alone.
+            if index < best_tier && candidate.score_s >= worst_s {
                 continue;
             }
             if !before(all, index, best[limit - 1]) {
@@ -31,7 +31,7 @@ pub(super) fn best(all: &[Candidate], best_tier: usize, chosen: usize, limit: us
         let at = best.iter().position(|&held| before(all, index, held)).unwrap_or(best.len());
         best.insert(at, index);
         if best.len() == limit {
-            worst_s = all[best[limit - 1]].expected_wait_s;
+            worst_s = all[best[limit - 1]].score_s;
         }
     }
     if !best.contains(&chosen) {
@@ -43,16 +43,18 @@ pub(super) fn best(all: &[Candidate], best_tier: usize, chosen: usize, limit: us
 
 fn before(all: &[Candidate], a: usize, b: usize) -> bool {
     let (a, b) = (&all[a], &all[b]);
-    a.tier().cmp(&b.tier()).then(a.expected_wait_s.total_cmp(&b.expected_wait_s)).is_lt()
+    a.tier().cmp(&b.tier()).then(a.score_s.total_cmp(&b.score_s)).is_lt()
 }
 
 fn scored(candidate: &Candidate) -> Scored {
     Scored {
         target: candidate.target,
         expected_wait_s: candidate.expected_wait_s,
+        score_s: candidate.score_s,
         requests: candidate.requests.round() as u32,
         uncached_prefill_tokens: candidate.uncached_prefill_tokens.round() as u64,
         reserved_kv_tokens: candidate.reserved_kv_tokens.round() as u64,
         hit_tokens: candidate.hit_tokens.round() as u64,
+        host_tokens: candidate.host_tokens.round() as u64,
     }
 }

@@ -1,4 +1,4 @@
-//! Least expected wait over all candidates, near ties drawn.
+//! Least score over all candidates, near ties drawn. With a weight of zero for others the score is the wait.
 //!
 //! Peers let the first index win ties, so that all sessions of an idle fleet land on one worker (`gateways.md` §3.3,
 //! affinity row). A draw among those within the window costs at most that window and spreads several gateways that
@@ -11,28 +11,30 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 #[derive(Debug)]
-pub struct LeastWait {
+pub struct LeastScore {
     draws: ChaCha8Rng,
+    /// Given when there was no tie.
+    reason: Reason,
 }
 
-impl LeastWait {
+impl LeastScore {
     #[must_use]
-    pub fn new(seed: u64) -> Self {
-        LeastWait { draws: ChaCha8Rng::seed_from_u64(seed) }
+    pub fn new(seed: u64, reason: Reason) -> Self {
+        LeastScore { draws: ChaCha8Rng::seed_from_u64(seed), reason }
     }
 }
 
-impl Placement for LeastWait {
+impl Placement for LeastScore {
     fn place(&mut self, _now: Nanos, view: &View<'_>, _ask: &Ask<'_>) -> Option<Choice> {
         if view.candidates.len() == 1 {
             return Some(Choice { index: 0, reason: Reason::Only });
         }
-        let best = view.candidates.iter().map(|c| c.expected_wait_s).fold(f64::INFINITY, f64::min);
+        let best = view.candidates.iter().map(|c| c.score_s).fold(f64::INFINITY, f64::min);
         let bound = best + best * view.tie_fraction.max(0.0) + TIE_FLOOR_S;
-        let tied = || view.candidates.iter().enumerate().filter(|(_, c)| c.expected_wait_s <= bound);
+        let tied = || view.candidates.iter().enumerate().filter(|(_, c)| c.score_s <= bound);
         let count = tied().count();
         let (nth, reason) = match count {
-            0 | 1 => (0, Reason::LeastWait),
+            0 | 1 => (0, self.reason),
             n => (self.draws.random_range(0..n), Reason::TieDraw),
         };
         tied().nth(nth).map(|(index, _)| Choice { index, reason })

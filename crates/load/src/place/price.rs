@@ -1,0 +1,77 @@
+//! What it costs to put a request on a rank, in seconds.
+//!
+//! ```text
+//! expected wait = queue + KV load + prefill + requests * DECODE_SHARE_S
+//!   queue    = uncached tokens in front / prefill rate
+//!   KV load  = tokens of the hit that lie in host memory / load rate
+//!   prefill  = own uncached tokens / prefill rate
+//! score    = expected wait + weight * requests * (prefill + shared steps * STEP_SHARE_S)
+//! ```
+//!
+//! Seconds, so that affinity is what it saves and nothing else: a hit on a drowning engine loses to a miss on an idle one
+//! as soon as the queue costs more than the prefill (`gateways.md` §5, cases 1, 8, 11; the article's token-based load, and
+//! SMG's expected wait with real token counts in place of a constant per request).
+//!
+//! The second line is the marginal delay put on others. A request that minds only itself computes again on a busy engine
+//! what another holds, and every stream there stands still meanwhile; nobody who chose so waits for it. The tokens in
+//! front are prefilled first and their requests decode by the time this one's prefill runs, so all requests of the
+//! rank are delayed by it. An idle engine delays nobody: the term makes a miss more expensive where many run, never
+//! a hit there cheaper.
+
+use super::Candidate;
+
+/// Delay that one request in flight puts on a newcomer's first token, in seconds.
+///
+/// An assumption between two measured bounds (42 SGLang configurations on H100/H200 in aiconfigurator's silicon table):
+/// one more concurrent request lengthens a decode step by 0.34 ms in the median, and the closed-loop time to first
+/// token by 28 ms, which includes its prefill, counted apart here. It must exceed the tie floor, so that requests
+/// past their prefill still tell instances apart.
+pub const DECODE_SHARE_S: f64 = 0.004;
+
+/// What one more sequence adds to everybody's decode step, in seconds: the median named above.
+pub const STEP_SHARE_S: f64 = 0.000_34;
+
+/// Decode steps that a newcomer shares with those that run already, at most. They end before it does, and clients ask
+/// for far more output than they get, so the maximum of a request says little beyond this.
+pub const MOST_SHARED_STEPS: f64 = 256.0;
+
+/// What is the same for all candidates of one choice.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prices {
+    pub prompt_tokens: f64,
+    pub load_s_per_token: f64,
+    pub others_weight: f64,
+    /// What the request's sequences add to one other's decode time until that one ends.
+    pub shared_decode_s: f64,
+}
+
+impl Prices {
+    /// `growth_tokens` of output for each of `sequences`.
+    pub(crate) fn new(
+        prompt_tokens: f64,
+        growth_tokens: f64,
+        sequences: f64,
+        load_tokens_per_s: f64,
+        others_weight: f64,
+    ) -> Self {
+        let steps = (growth_tokens / sequences).clamp(0.0, MOST_SHARED_STEPS);
+        Prices {
+            prompt_tokens,
+            load_s_per_token: 1.0 / load_tokens_per_s.max(1.0),
+            others_weight: others_weight.max(0.0),
+            shared_decode_s: steps * sequences * STEP_SHARE_S,
+        }
+    }
+
+    /// Fills in a candidate's seconds from its other numbers.
+    #[inline]
+    pub(crate) fn fill(&self, candidate: &mut Candidate) {
+        let per_token = candidate.prefill_s_per_token;
+        let prefill = (self.prompt_tokens - candidate.hit_tokens) * per_token;
+        let queue = candidate.uncached_prefill_tokens * per_token;
+        let load = candidate.host_tokens * self.load_s_per_token;
+        candidate.expected_wait_s = queue + load + prefill + candidate.requests * DECODE_SHARE_S;
+        let others = candidate.requests * (prefill + self.shared_decode_s);
+        candidate.score_s = candidate.expected_wait_s + self.others_weight * others;
+    }
+}
