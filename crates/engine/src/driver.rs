@@ -18,8 +18,8 @@ use crate::request::Request;
 use crate::sequence::{RidGuard, RidSet, Sequence};
 use crate::stats::Stats;
 use crate::transfer::{Identity, Pool};
+use inbox::Inbox;
 use parking_lot::{Condvar, Mutex};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -40,6 +40,11 @@ pub enum SubmitError {
     #[error("The engine is shutting down.")]
     Stopped,
 }
+
+/// An abort was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("too many aborts wait for the step loop: send it again")]
+pub struct TooManyAborts;
 
 enum Command {
     Submit {
@@ -76,14 +81,9 @@ enum Command {
         heard: Heard,
         place: Option<OwnedSemaphorePermit>,
     },
-}
-
-#[derive(Default)]
-struct Inbox {
-    commands: VecDeque<Command>,
-    stop: bool,
-    /// Something has changed outside that the step loop waits for.
-    woken: bool,
+    /// Ends the step loop as a defect would.
+    #[cfg(test)]
+    Break,
 }
 
 struct Shared {
@@ -100,7 +100,10 @@ struct Shared {
     inbox_limit: usize,
 }
 
+mod inbox;
 mod migrating;
+#[cfg(test)]
+mod tests;
 
 /// Submits, aborts and observes. Cheap to clone; the engine runs until [`Engine`] is dropped.
 #[derive(Clone)]
@@ -174,7 +177,10 @@ impl Engine {
         let desk = Desk::new(Arc::clone(&shared.rids), pool);
         let thread = std::thread::Builder::new()
             .name("engine-step".to_owned())
-            .spawn(move || run(lockstep, desk, &shared, delay, &carry))
+            .spawn(move || {
+                let last = LastWord(shared);
+                run(lockstep, desk, &last.0, delay, &carry);
+            })
             .map_err(EngineError::Thread)?;
         Ok(Engine { handle, thread: Some(thread), size, identity, posts: Mutex::new(Some(posts)) })
     }
@@ -260,18 +266,26 @@ impl EngineHandle {
         if inbox.stop {
             return Err(SubmitError::Stopped);
         }
-        if inbox.commands.len() >= self.0.inbox_limit {
-            return Err(SubmitError::QueueFull);
-        }
-        inbox.commands.push_back(Command::Submit { rank, sequence, leg });
+        let command = Command::Submit { rank, sequence, leg };
+        inbox.request(command, self.0.inbox_limit).map_err(|inbox::Full| SubmitError::QueueFull)?;
         drop(inbox);
         self.0.bell.notify_all();
         Ok(ticket)
     }
 
-    /// Aborts requests whose id starts with `prefix`; all of them for `None`.
-    pub fn abort(&self, prefix: Option<&str>) {
-        self.send(Command::Abort { prefix: prefix.map(str::to_owned) });
+    /// Aborts requests whose id starts with `prefix`; all of them for `None`. Not those that are submitted later.
+    ///
+    /// # Errors
+    /// When more different ones than there can be requests wait for an engine that is frozen.
+    pub fn abort(&self, prefix: Option<&str>) -> Result<(), TooManyAborts> {
+        let mut inbox = self.0.inbox.lock();
+        if !inbox.stop {
+            let taken = inbox.abort(prefix.map(str::to_owned), self.0.inbox_limit);
+            taken.map_err(|inbox::Full| TooManyAborts)?;
+        }
+        drop(inbox);
+        self.0.bell.notify_all();
+        Ok(())
     }
 
     /// Empties the prefix cache. False, and nothing done, while requests are in flight.
@@ -313,12 +327,27 @@ impl EngineHandle {
 
     fn send(&self, command: Command) {
         let mut inbox = self.0.inbox.lock();
-        // Control commands are small and rare, but a frozen engine must not collect them for ever.
-        if !inbox.stop && inbox.commands.len() < 2 * self.0.inbox_limit {
-            inbox.commands.push_back(command);
+        if !inbox.stop {
+            // Small and rare, but a frozen engine must not collect them for ever. Who waits for one that is too much
+            // learns by its end.
+            let _ = inbox.control(command, self.0.inbox_limit);
         }
         drop(inbox);
         self.0.bell.notify_all();
+    }
+}
+
+/// Held by the step loop's thread: however it ends, nothing is taken any more and nobody waits for what lies there. A
+/// request tells its reader when it is dropped, and so does every question.
+struct LastWord(Arc<Shared>);
+
+impl Drop for LastWord {
+    fn drop(&mut self) {
+        let mut inbox = self.0.inbox.lock();
+        inbox.stop = true;
+        let left = inbox.take();
+        drop(inbox);
+        drop(left);
     }
 }
 
@@ -332,8 +361,8 @@ fn run(mut lockstep: Lockstep, mut desk: Desk, shared: &Shared, delay: Duration,
     loop {
         let commands = {
             let mut inbox = shared.inbox.lock();
-            if lockstep.is_idle() && inbox.commands.is_empty() {
-                while inbox.commands.is_empty() && !inbox.stop && !inbox.woken {
+            if lockstep.is_idle() && inbox.is_empty() {
+                while inbox.is_empty() && !inbox.stop && !inbox.woken {
                     match desk.wakes_in() {
                         None => shared.bell.wait(&mut inbox),
                         Some(after) if shared.bell.wait_for(&mut inbox, after).timed_out() => break,
@@ -350,13 +379,13 @@ fn run(mut lockstep: Lockstep, mut desk: Desk, shared: &Shared, delay: Duration,
                 lockstep.resume();
                 continue;
             }
-            if stuck && inbox.commands.is_empty() && !inbox.woken {
+            if stuck && inbox.is_empty() && !inbox.woken {
                 inbox.woken |= shared.bell.wait_for(&mut inbox, POLL).timed_out();
             }
             if std::mem::take(&mut inbox.woken) {
                 lockstep.ring();
             }
-            std::mem::take(&mut inbox.commands)
+            inbox.take()
         };
         for command in commands {
             obey(&mut lockstep, &mut desk, command);
@@ -422,5 +451,7 @@ fn obey(lockstep: &mut Lockstep, desk: &mut Desk, command: Command) {
             let _ = done.send(idle);
         }
         Command::Look => {}
+        #[cfg(test)]
+        Command::Break => panic!("a defect"),
     }
 }

@@ -39,7 +39,7 @@ pub mod urgency;
 pub mod words;
 
 pub use config::{EngineConfig, EngineError};
-pub use driver::{Engine, EngineHandle, Size, SubmitError};
+pub use driver::{Engine, EngineHandle, Size, SubmitError, TooManyAborts};
 pub use faults::{FaultSwitch, Faults};
 pub use mailbox::{Ticket, Update};
 pub use refusal::Refusal;

@@ -83,6 +83,13 @@ impl Mailbox {
         Mailbox { kept: Some(Mutex::new(Kept::new(now, linger))), ..Mailbox::default() }
     }
 
+    /// The request begins to run: how long nobody has read is counted from now on.
+    pub(crate) fn begin_lingering(&self, now: Instant) {
+        if let Some(kept) = &self.kept {
+            kept.lock().begin_lingering(now);
+        }
+    }
+
     /// Adds news and wakes the reader. Nothing is added after a finish.
     pub(crate) fn post(&self, change: impl FnOnce(&mut Update)) {
         if let Some(kept) = &self.kept {

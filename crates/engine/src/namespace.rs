@@ -13,6 +13,9 @@ use std::sync::Arc;
 #[cfg(test)]
 mod tests;
 
+/// Longest `cache_salt`, `extra_key` and `session_id`, in bytes: they are repeated in every KV event.
+pub(crate) const MAX_KEY_BYTES: usize = 1024;
+
 /// What a request's KV belongs to. The default shares with every other default one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Namespace {

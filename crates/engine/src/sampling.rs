@@ -15,6 +15,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
+pub(crate) mod limits;
 pub mod logprobs;
 pub mod penalties;
 #[cfg(test)]

@@ -221,7 +221,9 @@ impl Sequence {
     pub(crate) fn most_computed(&self) -> usize {
         match &self.job {
             Job::Embed { .. } => self.prompt_len,
-            Job::Generate(generation) => self.prompt_len + generation.params.max_new_tokens.saturating_sub(1),
+            Job::Generate(generation) => {
+                self.prompt_len.saturating_add(generation.params.max_new_tokens.saturating_sub(1))
+            }
         }
     }
 
@@ -368,7 +370,7 @@ impl Sequence {
             update.text.push_str(news);
             update.logprobs.extend(reported);
             if generated == 1 {
-                update.prompt_logprobs.clone_from(prompt_logprobs);
+                update.prompt_logprobs = std::mem::take(prompt_logprobs);
             }
             update.finish.clone_from(&finish);
         });

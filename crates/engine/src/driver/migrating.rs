@@ -40,7 +40,7 @@ impl EngineHandle {
         matches!(timeout(ANSWER, answer).await, Ok(Ok(true)))
     }
 
-    /// Hands over what came on a connection. Not bounded by the inbox, which drops what is too much: `place` bounds it.
+    /// Hands over what came on a connection. Not bounded by the inbox: `place` bounds it.
     pub(crate) fn hear_migration(
         &self,
         id: String,
@@ -50,7 +50,7 @@ impl EngineHandle {
     ) {
         let mut inbox = self.0.inbox.lock();
         if !inbox.stop {
-            inbox.commands.push_back(Command::Heard { id, at_source, heard, place });
+            inbox.parcel(Command::Heard { id, at_source, heard, place });
         }
         drop(inbox);
         self.0.bell.notify_all();

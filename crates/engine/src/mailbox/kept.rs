@@ -54,6 +54,11 @@ impl Kept {
         }
     }
 
+    /// If nobody reads, counts from now on.
+    pub(super) fn begin_lingering(&mut self, now: Instant) {
+        self.unread_since = self.unread_since.map(|_| now);
+    }
+
     /// Adds what one step brings. False after the finish.
     pub(super) fn add(&mut self, change: impl FnOnce(&mut Update)) -> bool {
         if self.finish.is_some() {

@@ -32,6 +32,8 @@ const MOST_LIVE: usize = 64;
 const MOST_KNOWN: usize = 1024;
 /// How often a frozen request looks for a free buffer.
 const BUFFER_POLL: Duration = Duration::from_millis(1);
+/// How often it is looked whether the reader of a frozen request is still there: nothing rings when it leaves.
+const READER_POLL: Duration = Duration::from_millis(20);
 /// How long the end of one is remembered.
 const REMEMBER: Nanos = Nanos::from_secs(60);
 
@@ -173,12 +175,15 @@ impl Desk {
         self.outgoing.values().any(|one| !one.is_over()) || self.incoming.values().any(Incoming::holds)
     }
 
-    /// Until something ends by itself, or a buffer may be free that is waited for.
+    /// Until something ends by itself, a buffer may be free that is waited for, or the reader of something frozen may have
+    /// left.
     pub(crate) fn wakes_in(&self) -> Option<Duration> {
         let deadlines =
             self.outgoing.values().map(Outgoing::deadline).chain(self.incoming.values().map(Incoming::deadline));
         let next = deadlines.min().filter(|next| *next < Nanos::MAX)?;
         let after = Duration::from_nanos(next.since(self.now()).0);
+        let has_frozen = self.outgoing.values().any(Outgoing::has_frozen);
+        let after = if has_frozen { after.min(READER_POLL) } else { after };
         let is_pressing = self.outgoing.values().any(Outgoing::is_pressing);
         Some(if is_pressing { after.min(BUFFER_POLL) } else { after })
     }
@@ -442,7 +447,8 @@ impl Desk {
         if self.incoming.contains_key(id) {
             return Ok(());
         }
-        let live = self.incoming.values().filter(|one| !one.is_over()).count();
+        // One that runs here is a request like others: the batch bounds them.
+        let live = self.incoming.values().filter(|one| one.holds()).count();
         if live >= MOST_LIVE || self.incoming.len() >= MOST_KNOWN {
             return Err(VerbError::TooMany);
         }
@@ -451,10 +457,12 @@ impl Desk {
             return Err(VerbError::Incompatible { what: "page_tokens", theirs: ask.page_tokens, ours: page_tokens });
         }
         let context = cores[0].context_tokens();
-        if ask.tokens >= context {
+        // The last token is not computed.
+        let tokens = ask.most_tokens.unwrap_or(0).saturating_add(1).max(ask.tokens.saturating_add(1));
+        if tokens > context {
             return Err(VerbError::Incompatible {
                 what: "tokens do not fit the context",
-                theirs: ask.tokens,
+                theirs: tokens,
                 ours: context,
             });
         }

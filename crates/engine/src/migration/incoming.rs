@@ -204,9 +204,7 @@ impl Incoming {
             return false;
         }
         self.is_linked = true;
-        let fits = head.rid == self.rid
-            && head.first_page == self.found.len()
-            && (1..core.context_tokens()).contains(&head.prompt_tokens);
+        let fits = head.rid == self.rid && head.first_page == self.found.len() && is_sound(&head, core);
         self.prompt_tokens = head.prompt_tokens;
         self.arrived = Instant::now().checked_sub(Duration::from_millis(head.age_ms)).unwrap_or(self.arrived);
         self.head = Some(head);
@@ -290,6 +288,7 @@ impl Incoming {
                 }
                 Effect::Install => {
                     if let Some(sequence) = self.sequence.take() {
+                        sequence.mailbox.begin_lingering(Instant::now());
                         core.install(sequence);
                     }
                 }
@@ -321,7 +320,7 @@ impl Incoming {
         let (prompt, output) = ids.split_at(if self.sequence.is_some() { 0 } else { missing.min(ids.len()) });
         self.prompt.extend(prompt);
         if self.sequence.is_none() && self.prompt.len() == self.prompt_tokens {
-            self.build(core)?;
+            self.build()?;
         }
         let Some(sequence) = &mut self.sequence else { return Ok(()) };
         if sequence.tokens.len() + output.len() > core.context_tokens() {
@@ -337,7 +336,7 @@ impl Incoming {
     }
 
     /// The prompt is complete: the sequence can be made, and the pages that were found by digests can be checked.
-    fn build(&mut self, core: &Core) -> Result<(), Bad> {
+    fn build(&mut self) -> Result<(), Bad> {
         let (Some(head), Some(guard)) = (&self.head, self.guard.take()) else { return Err(Bad) };
         let request = Request {
             rid: self.rid.clone(),
@@ -351,9 +350,6 @@ impl Incoming {
         };
         let mailbox = Arc::new(Mailbox::keeping(Instant::now(), self.linger));
         let mut sequence = Sequence::new(request, guard, Arc::clone(&mailbox), self.page_tokens, self.arrived);
-        if !core.could_fit(sequence.most_computed()) {
-            return Err(Bad);
-        }
         sequence.cached_tokens = head.cached_tokens;
         sequence.retractions = head.retractions;
         mailbox.post(|update| {
@@ -472,4 +468,14 @@ impl Incoming {
             expires_in_ms: self.machine.holds().then(|| self.machine.deadline().since(now).0 / 1_000_000),
         }
     }
+}
+
+/// The request is one that this engine would have let through itself.
+fn is_sound(head: &Head, core: &Core) -> bool {
+    let Some(room) = core.context_tokens().checked_sub(head.prompt_tokens) else { return false };
+    head.prompt_tokens > 0
+        && head.params.check(head.prompt_tokens, room, core.vocab()).is_ok()
+        && core.could_fit(head.prompt_tokens + head.params.max_new_tokens - 1)
+        && head.cached_tokens.is_none_or(|cached| cached <= head.prompt_tokens)
+        && head.owner.is_short()
 }

@@ -6,7 +6,7 @@
 use super::protocol::Fence;
 use super::report::Seal;
 use crate::kv_events::Owner;
-use crate::namespace::Namespace;
+use crate::namespace::{MAX_KEY_BYTES, Namespace};
 use crate::sampling::SamplingParams;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -54,6 +54,12 @@ impl OwnerNote {
             lora: text(&owner.namespace.lora),
             session_id: text(&owner.session_id),
         }
+    }
+
+    /// No text in it is longer than a request may have it.
+    pub(crate) fn is_short(&self) -> bool {
+        let texts = [&self.extra_key, &self.cache_salt, &self.lora, &self.session_id];
+        texts.into_iter().flatten().all(|text| text.len() <= MAX_KEY_BYTES)
     }
 
     pub(crate) fn owner(&self) -> Owner {

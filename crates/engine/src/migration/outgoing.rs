@@ -90,6 +90,11 @@ impl Outgoing {
         !self.machine.is_over() && Arc::ptr_eq(&self.mailbox, mailbox)
     }
 
+    /// The request is here and pauses.
+    pub(crate) fn has_frozen(&self) -> bool {
+        self.frozen.is_some()
+    }
+
     /// Something waits for a buffer.
     pub(crate) fn is_pressing(&self) -> bool {
         self.wants_delta && self.is_linked
@@ -128,6 +133,10 @@ impl Outgoing {
     ) -> Result<(), VerbError> {
         if self.to.as_ref().is_some_and(|known| *known != (to.clone(), first_page)) {
             return Err(VerbError::Conflict("another target"));
+        }
+        let pages = core.posting_to(&self.mailbox).map(|sequence| sequence.chain.digests().len());
+        if let Some(ours) = pages.filter(|ours| first_page > *ours) {
+            return Err(VerbError::Incompatible { what: "have_pages", theirs: first_page, ours });
         }
         self.to = Some((to, first_page));
         self.verb(now, "start", Ask::Start, core, out)

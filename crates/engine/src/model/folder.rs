@@ -72,12 +72,16 @@ fn load(config: &ModelConfig, tensors: &mut Tensors) -> Result<Weights, FolderEr
     let layers = (0..config.layers).map(|index| load_layer(config, tensors, index)).collect::<Result<_, _>>()?;
     let final_gain = in_blocks(&tensors.vector("model.norm.weight", hidden)?);
     let outputs = config.vocab_tokens.next_multiple_of(LANES);
-    let mut head = Matrix::new(hidden, outputs);
     let source = if config.tied_embeddings { EMBEDDING } else { "lm_head.weight" };
+    // Before anything is allocated for it, here and below: a size that is wrong must not cost the memory of all that it
+    // says.
+    tensors.check(source, &[config.vocab_tokens, hidden])?;
+    let mut head = Matrix::new(hidden, outputs);
     tensors.rows(source, [config.vocab_tokens, hidden], |id, row| head.set_output(id, row.iter().copied()))?;
     let embedding = if config.tied_embeddings {
         Embedding::Tied
     } else {
+        tensors.check(EMBEDDING, &[config.vocab_tokens, hidden])?;
         let mut rows = Vec::with_capacity(config.vocab_tokens * hidden / LANES);
         tensors.rows(EMBEDDING, [config.vocab_tokens, hidden], |_, row| rows.extend(in_blocks(row)))?;
         Embedding::Rows(rows)
@@ -92,8 +96,10 @@ fn load_layer(config: &ModelConfig, tensors: &mut Tensors, index: usize) -> Resu
     let (hidden, query, kv, ffn) = (config.hidden, config.query_width(), config.kv_width(), config.ffn);
     let name = |part: &str| format!("model.layers.{index}.{part}");
     let mut matrix = |part: &str, inputs: usize, outputs: usize, bias: bool| -> Result<Matrix, FolderError> {
+        let weight = name(&format!("{part}.weight"));
+        tensors.check(&weight, &[outputs, inputs])?;
         let mut matrix = Matrix::new(inputs, outputs);
-        tensors.rows(&name(&format!("{part}.weight")), [outputs, inputs], |output, row| {
+        tensors.rows(&weight, [outputs, inputs], |output, row| {
             matrix.set_output(output, row.iter().copied());
         })?;
         if bias {

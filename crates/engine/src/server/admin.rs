@@ -7,15 +7,21 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 
+/// No request has an id as long as this.
+const TOO_LONG_BYTES: usize = 512;
+
 /// `/abort_request`: ids that **start with** `rid` (SGLang's rule), or all. An unknown id is not an error.
 pub(crate) fn abort(state: &State, body: &[u8]) -> Result<StatusCode, ApiError> {
     let fields = Fields::parse(body)?;
     let rid = fields.text("rid")?.unwrap_or_default();
-    if fields.flag("abort_all")? {
-        state.engine.handle().abort(None);
-    } else if !rid.is_empty() {
-        state.engine.handle().abort(Some(rid));
-    }
+    let taken = if fields.flag("abort_all")? {
+        state.engine.handle().abort(None)
+    } else if !rid.is_empty() && rid.len() < TOO_LONG_BYTES {
+        state.engine.handle().abort(Some(rid))
+    } else {
+        Ok(())
+    };
+    taken.map_err(|error| ApiError::new(503, "too_many_aborts", error.to_string()))?;
     Ok(StatusCode::OK)
 }
 

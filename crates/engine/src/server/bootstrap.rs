@@ -7,6 +7,7 @@ use super::fields::Fields;
 use crate::disagg::{Bootstrap, FAKE_HOST, Leg, Role, Service};
 use crate::mailbox::Ticket;
 use crate::request::{Request, Task};
+use crate::sampling::limits::MAX_LOGPROBS;
 use serde_json::Value;
 
 impl State {
@@ -20,6 +21,7 @@ impl State {
         fields: &Fields,
         mut requests: Vec<Request>,
     ) -> Result<Vec<Ticket>, ApiError> {
+        check_logprobs(&requests)?;
         if self.disagg.is_some() {
             attach(fields, &mut requests, self.config.disagg.bootstrap_port)?;
         }
@@ -37,6 +39,23 @@ impl State {
         }
         Ok(tickets)
     }
+}
+
+/// All answers to a body are held until they are sent: what each may report is bounded, and so is the sum.
+fn check_logprobs(requests: &[Request]) -> Result<(), ApiError> {
+    let most = |request: &Request| match &request.task {
+        Task::Generate(params) => params.most_logprobs(request.prompt.len()),
+        Task::Embed => 0,
+    };
+    let sum = requests.iter().map(most).fold(0, usize::saturating_add);
+    if sum > MAX_LOGPROBS {
+        let message = format!(
+            "up to {sum} log-probabilities are asked for (ids per position, times positions, times answers), this \
+             engine reports {MAX_LOGPROBS} per request: ask for fewer ids, fewer positions or fewer answers"
+        );
+        return Err(ApiError::new(400, "invalid_request", message));
+    }
+    Ok(())
 }
 
 /// `None` for what a prefill or decode engine does alone.

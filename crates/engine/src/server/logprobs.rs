@@ -4,13 +4,12 @@ use super::State;
 use super::errors::ApiError;
 use super::fields::{Fields, token_ids};
 use crate::mailbox::Update;
+use crate::sampling::limits::MAX_LOGPROB_IDS;
 use crate::sampling::logprobs::{LogprobAsk, TokenLogprobs};
 use serde_json::{Map, Value, json};
 
 /// OpenAI's limit of alternatives per position, and vLLM's default.
 const MOST_TOP: i64 = 20;
-/// Ids per position that a native request may ask for, either way.
-const MOST_NATIVE: usize = 1024;
 
 /// Chat: `logprobs: true` and `top_logprobs: 0..20`.
 pub(crate) fn chat_ask(fields: &Fields) -> Result<Option<LogprobAsk>, ApiError> {
@@ -75,8 +74,8 @@ pub(crate) fn native_ask(
     let top = integer("top_logprobs_num", 0)?;
     let top = usize::try_from(top)
         .ok()
-        .filter(|top| *top <= MOST_NATIVE)
-        .ok_or_else(|| ApiError::field("top_logprobs_num", format!("{top} is not between 0 and {MOST_NATIVE}")))?;
+        .filter(|top| *top <= MAX_LOGPROB_IDS)
+        .ok_or_else(|| ApiError::field("top_logprobs_num", format!("{top} is not between 0 and {MAX_LOGPROB_IDS}")))?;
     let ids = match fields.get("token_ids_logprob") {
         None => Vec::new(),
         Some(Value::Array(list)) if list.iter().any(Value::is_array) => match own("token_ids_logprob")? {
@@ -87,8 +86,8 @@ pub(crate) fn native_ask(
         Some(Value::Array(ids)) => token_ids("token_ids_logprob", ids, vocab_tokens)?,
         Some(_) => return Err(ApiError::field("token_ids_logprob", "expected token ids or lists of token ids")),
     };
-    if ids.len() > MOST_NATIVE {
-        return Err(ApiError::field("token_ids_logprob", format!("use at most {MOST_NATIVE} ids")));
+    if ids.len() > MAX_LOGPROB_IDS {
+        return Err(ApiError::field("token_ids_logprob", format!("use at most {MAX_LOGPROB_IDS} ids")));
     }
     Ok(Some(LogprobAsk { top, ids, prompt_from: Some(from) }))
 }

@@ -5,17 +5,13 @@ use super::errors::ApiError;
 use super::fields::{Fields, token_id, token_ids};
 use super::urgency::SloHeaders;
 use crate::kv_events::Owner;
-use crate::namespace::Namespace;
+use crate::namespace::{MAX_KEY_BYTES, Namespace};
 use crate::request::{Request, Task};
 use crate::sampling::SamplingParams;
+use crate::sampling::limits::{MAX_BIASES, MAX_STOP_BYTES, MAX_STOP_IDS, MAX_STOPS};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Stop strings per request, and bytes of each: what is held back from a stream stays small.
-const MAX_STOPS: usize = 16;
-const MAX_STOP_BYTES: usize = 1024;
-const MAX_BIASES: usize = 1024;
 
 /// How a route names and defaults the output length.
 pub(crate) struct LengthRule {
@@ -102,7 +98,7 @@ pub(crate) fn sampling(
     }
     let stop_token_ids = match fields.get("stop_token_ids") {
         None => Vec::new(),
-        Some(Value::Array(list)) if list.len() <= 64 => token_ids("stop_token_ids", list, vocab_tokens)?,
+        Some(Value::Array(list)) if list.len() <= MAX_STOP_IDS => token_ids("stop_token_ids", list, vocab_tokens)?,
         Some(_) => return Err(ApiError::field("stop_token_ids", "expected a list of at most 64 token ids")),
     };
     let top_k = match fields.integer("top_k")? {
@@ -194,9 +190,6 @@ pub(crate) fn room_after(state: &State, name: &str, prompt_tokens: usize) -> Res
     }
     Ok(context - prompt_tokens)
 }
-
-/// Longest `cache_salt`, `extra_key` and `session_id`: they are repeated in every KV event.
-const MAX_KEY_BYTES: usize = 1024;
 
 /// Whose KV the request computes: requests with different salts or extra keys share none.
 fn owner(fields: &Fields) -> Result<Arc<Owner>, ApiError> {

@@ -72,9 +72,17 @@ fn config(args: EngineArgs) -> Result<EngineConfig, Failure> {
         None => EngineConfig::default(),
     };
     let kv_events = args.kv_events.config().map_err(Failure::usage)?;
+    let disagg = args.disagg.config(args.listen);
+    // One secret and one patience for whatever moves KV between engines.
+    let migration = MigrationConfig {
+        listen: args.migration_listen,
+        secret: disagg.secret.clone(),
+        deadline: disagg.deadline,
+        ..MigrationConfig::default()
+    };
     let mut config = EngineConfig {
         kv_events,
-        disagg: args.disagg.config(args.listen),
+        disagg,
         threads: args.threads,
         api_key: args.api_key,
         page_tokens: args.page_tokens.unwrap_or(base.page_tokens),
@@ -89,7 +97,7 @@ fn config(args: EngineArgs) -> Result<EngineConfig, Failure> {
         incremental_streaming: args.incremental_streaming,
         step_delay: Duration::from_millis(args.step_delay_ms),
         offload: args.offload.config(),
-        migration: MigrationConfig { listen: args.migration_listen, ..MigrationConfig::default() },
+        migration,
         faults: args.faults,
         drain: Duration::from_millis(args.drain_ms),
         ..base
@@ -143,5 +151,23 @@ fn refuse(error: &EngineError) -> Failure {
     match error {
         EngineError::Setting { .. } | EngineError::Speedup(_) => Failure::usage(error),
         _ => Failure::failed(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
+
+    #[test]
+    fn secret_and_time_out_are_those_of_everything_that_moves_kv() {
+        let flags = ["--migration-listen", "127.0.0.1:0", "--transfer-secret", "s", "--transfer-timeout-ms", "1234"];
+        let cli = Cli::try_parse_from(["plimsoll", "engine"].iter().chain(&flags)).unwrap();
+        let Command::Engine(args) = cli.command else { panic!("not an engine") };
+        let config = config(*args).map_err(|_| ()).unwrap();
+        assert!(config.migration.secret.is_some() && config.disagg.secret.is_some());
+        let deadline = Duration::from_millis(1234);
+        assert_eq!((config.migration.deadline, config.disagg.deadline), (deadline, deadline));
     }
 }

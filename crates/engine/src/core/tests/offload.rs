@@ -306,7 +306,8 @@ struct Life {
 }
 
 fn life() -> impl Strategy<Value = Life> {
-    let sizes = (8usize..24, 0usize..60, 1usize..5, 6usize..80, 0usize..3);
+    // Room for the longest of the asks, 146 tokens.
+    let sizes = (10usize..24, 0usize..60, 1usize..5, 6usize..80, 0usize..3);
     let ways = (8usize..40, 0u64..6, prop::bool::weighted(0.1), prop::bool::weighted(0.8));
     let turns = prop::collection::vec(prop_oneof![Just(0usize), 1usize..4, Just(100)], 1..8);
     let pressure = prop::collection::vec((0usize..80, 0f32..0.6), 0..4);

@@ -71,6 +71,11 @@ impl Tensors {
         Ok(Tensors { files, place, list: index, unused })
     }
 
+    /// Whether there is such a tensor of this shape. Reads nothing.
+    pub(super) fn check(&self, name: &str, shape: &[usize]) -> Result<(), FolderError> {
+        self.find(name, shape).map(|_| ())
+    }
+
     /// Calls `take` with every row of a matrix `[rows][width]`, in order.
     pub(super) fn rows(
         &mut self,
@@ -82,6 +87,7 @@ impl Tensors {
     }
 
     pub(super) fn vector(&mut self, name: &str, width: usize) -> Result<Vec<f32>, FolderError> {
+        self.check(name, &[width])?;
         let mut values = Vec::with_capacity(width);
         self.read(name, &[width], width, |_, row| values.extend_from_slice(row))?;
         Ok(values)
@@ -102,11 +108,19 @@ impl Tensors {
         width: usize,
         mut take: impl FnMut(usize, &[f32]),
     ) -> Result<(), FolderError> {
+        let (place, info, decode) = self.find(name, shape)?;
+        self.unused.remove(name);
+        let shard = &mut self.files[place];
+        read_rows(&mut shard.file, shard.data, &info, width, decode, &mut take)
+            .map_err(|error| FolderError::tensor(&shard.path, name, format!("cannot be read: {error}")))
+    }
+
+    /// The position of its file, what the header says of it, and how it is read.
+    fn find(&self, name: &str, shape: &[usize]) -> Result<(usize, TensorInfo, Decode), FolderError> {
         let Some(place) = self.place.get(name) else {
             return Err(FolderError::tensor(&self.list, name, "is missing"));
         };
-        self.unused.remove(name);
-        let shard = &mut self.files[*place];
+        let shard = &self.files[*place];
         let wrong = |what: String| FolderError::tensor(&shard.path, name, what);
         let Some(info) = shard.header.info(name) else {
             return Err(wrong(format!("is missing, though {} says it is here", self.list.display())));
@@ -117,8 +131,7 @@ impl Tensors {
         let Some(decode) = decoder(info.dtype) else {
             return Err(wrong(format!("is {}, supported are F32, BF16 and F16", info.dtype)));
         };
-        read_rows(&mut shard.file, shard.data, info, width, decode, &mut take)
-            .map_err(|error| wrong(format!("cannot be read: {error}")))
+        Ok((*place, info.clone(), decode))
     }
 }
 

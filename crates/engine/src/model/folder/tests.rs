@@ -74,6 +74,20 @@ fn every_family_says_the_same_after_a_round_trip() {
 }
 
 #[test]
+fn a_size_that_the_files_do_not_have_costs_no_memory() {
+    // Each is allowed by itself; a matrix of both would take petabytes, and the process with it.
+    let folder = Temporary::with(&small());
+    folder.change("config.json", |config| {
+        for size in ["hidden_size", "num_attention_heads", "num_key_value_heads"] {
+            config[size] = json!(1 << 24);
+        }
+        config["head_dim"] = json!(16);
+    });
+    let error = folder.error();
+    assert!(error.contains("q_proj.weight: has the shape"), "{error}");
+}
+
+#[test]
 fn the_tiny_model_never_says_more_after_a_round_trip() {
     let config = ModelConfig::default();
     let folder = Temporary::with(&config);

@@ -4,6 +4,8 @@ use super::*;
 use crate::migration::notes::fence_of;
 use crate::migration::protocol::source::When;
 
+mod bounds;
+
 fn params() -> SamplingParams {
     SamplingParams {
         max_new_tokens: 40,
@@ -299,7 +301,7 @@ fn a_reader_that_leaves_and_an_abort_by_id_end_it_wherever_it_is() {
     run.target.desk.cancel(Some("r0"), &mut run.target.cores);
     run.carry();
     run.completes_at_source();
-    // After the take-over nobody reads for longer than a reader may need.
+    // By its id, after the take-over.
     let (mut run, fence) = Run::committed();
     let Reply::Reader(attached) = run.target.ask(take_over(&fence)).unwrap() else { panic!() };
     run.source.report(Verb::Release);
