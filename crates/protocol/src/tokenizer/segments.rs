@@ -14,7 +14,7 @@ pub struct Encoded {
     pub ids: Vec<u32>,
     /// Why the text was tokenised whole, where it was.
     pub whole: Option<Whole>,
-    /// Bytes of text whose ids were known.
+    /// Bytes of text whose ids were known: pieces seen before, and added tokens.
     pub known_bytes: usize,
     pub text_bytes: usize,
 }
@@ -35,7 +35,7 @@ impl Tokenizer {
         match cut.and_then(|boundaries| Ok((boundaries, boundaries.parts(text, cache.part_bytes())?))) {
             Ok((boundaries, parts)) => {
                 let keyer = cache.keyer(&self.0.fingerprint, owner);
-                let mut encoded = Encoded { text_bytes: text.len(), ..Encoded::default() };
+                let mut encoded = Encoded { text_bytes: text.len(), known_bytes: text.len(), ..Encoded::default() };
                 // Four bytes make a token, mostly.
                 encoded.ids.reserve(text.len() / 3);
                 if add_special_tokens {
@@ -74,10 +74,10 @@ impl Tokenizer {
         let stand_in = boundaries.stand_in.as_ref().filter(|_| !at_start);
         let key = keyer.key(if stand_in.is_some() { ELSEWHERE } else { AT_START }, piece.as_bytes());
         if let Some(ids) = cache.get(key) {
-            encoded.known_bytes += piece.len();
             encoded.ids.extend_from_slice(&ids);
             return Ok(());
         }
+        encoded.known_bytes -= piece.len();
         let before = encoded.ids.len();
         match stand_in {
             None => encoded.ids.extend(self.encode(piece, false)?),
