@@ -73,7 +73,12 @@ pub struct EngineConfig {
     pub stalled_reader: Duration,
     /// Largest request body.
     pub body_bytes: usize,
-    /// Connections served at once; more wait in the listener's backlog.
+    /// Bodies that are being read or not yet understood, together; beyond it a body is refused with 503.
+    pub bodies_bytes: usize,
+    /// A body that takes longer to arrive is refused with 408.
+    pub body_deadline: Duration,
+    /// Connections served at once. A few more may ask for health and metrics and are refused everything else; the rest
+    /// wait in the listener's backlog.
     pub max_connections: usize,
     /// After the shutdown signal, how long running requests may take to finish.
     pub drain: Duration,
@@ -107,6 +112,8 @@ impl Default for EngineConfig {
             faults: false,
             stalled_reader: Duration::from_secs(60),
             body_bytes: 64 << 20,
+            bodies_bytes: 512 << 20,
+            body_deadline: Duration::from_secs(30),
             max_connections: 4096,
             drain: Duration::from_secs(10),
         }

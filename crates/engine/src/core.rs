@@ -254,6 +254,7 @@ impl Core {
         self.stats.running = self.scheduler.running.len();
         self.stats.waiting = self.scheduler.waiting.len();
         self.stats.waiting_tokens = self.scheduler.waiting_tokens();
+        self.stats.waiting_uncached_tokens = self.scheduler.uncached_tokens(self.stats.recent.miss_rate());
         self.stats.held_pages = blocks.held();
         self.stats.idle_cached_pages = blocks.idle_cached();
         self.stats.total_pages = blocks.total();

@@ -143,7 +143,7 @@ impl Scheduler {
         }
         if self.waiting.len() >= self.limits.max_waiting {
             let supplants = |last: &&Sequence| self.order.may_supplant(&sequence, last);
-            let Some(serial) = self.waiting.last().filter(supplants).map(|last| last.serial) else {
+            let Some(serial) = self.waiting.last_untouched().filter(supplants).map(|last| last.serial) else {
                 return Err((Box::new(sequence), Refusal::QueueFull));
             };
             let last = self.waiting.remove(serial);
@@ -456,8 +456,24 @@ impl Scheduler {
 
     /// Prompt tokens that still wait for prefill.
     pub(crate) fn waiting_tokens(&self) -> usize {
-        let chunked: usize = self.running.iter().map(Sequence::remaining).filter(|rest| *rest > 1).sum();
-        self.waiting.tokens() + chunked
+        self.waiting.tokens() + self.chunked_tokens()
+    }
+
+    /// Of them, those that will have to be computed, as far as can be told: `miss_rate` is the share that had to be lately.
+    /// `slo` knows better what waits.
+    pub(crate) fn uncached_tokens(&self, miss_rate: f64) -> usize {
+        let waiting = match self.order.policy {
+            SchedulePolicy::Slo => self.waiting.expected(),
+            SchedulePolicy::Fcfs | SchedulePolicy::Priority => {
+                (self.waiting.tokens() as f64 * miss_rate).ceil() as usize
+            }
+        };
+        waiting + self.chunked_tokens()
+    }
+
+    /// What is left of prompts that are being computed.
+    fn chunked_tokens(&self) -> usize {
+        self.running.iter().map(Sequence::remaining).filter(|rest| *rest > 1).sum()
     }
 
     /// Pages, holders and counters agree.
@@ -479,6 +495,10 @@ impl Scheduler {
         let tokens: usize = self.waiting.iter().map(Sequence::remaining).sum();
         if tokens != self.waiting.tokens() {
             return Err(format!("{tokens} tokens wait, {} were counted", self.waiting.tokens()));
+        }
+        let expected: usize = self.waiting.iter().map(Sequence::expected_prefill).sum();
+        if expected != self.waiting.expected() {
+            return Err(format!("{expected} tokens are to be computed, {} were counted", self.waiting.expected()));
         }
         self.blocks.check(&holders)
     }

@@ -205,7 +205,12 @@ impl Sequence {
 
     /// Its first token is still to come in time, and it has not been paid for by a preemption.
     pub(crate) fn is_promised(&self) -> bool {
-        self.urgency.ttft.is_some() && self.retractions == 0 && self.tokens.len() == self.prompt_len
+        self.urgency.ttft.is_some() && self.is_untouched()
+    }
+
+    /// It has not been served: nothing was said, and nothing computed for it was given up.
+    pub(crate) fn is_untouched(&self) -> bool {
+        self.retractions == 0 && self.tokens.len() == self.prompt_len
     }
 
     /// Tokens that its prefill is expected to compute; at least the last one.

@@ -9,12 +9,12 @@ use crate::migration::carrier::Carrier;
 use crate::text::Text;
 use crate::transfer::{Pool, Terms};
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Path, Query, Request as HttpRequest, State as Extract};
+use axum::extract::{Path, Query, Request as HttpRequest, State as Extract};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use body::{Body, RankHeader};
+use body::{Bodies, Body, RankHeader};
 use errors::ApiError;
 use std::collections::HashMap;
 use std::future::Future;
@@ -55,6 +55,7 @@ pub(crate) struct State {
     /// Where migrations are on.
     pub(crate) carrier: Option<Carrier>,
     pub(crate) faults: FaultSwitch,
+    pub(crate) bodies: Bodies,
     /// `None`: none are published.
     pub(crate) kv_events: Option<Arc<Streams>>,
     /// Token ids are below this.
@@ -110,6 +111,7 @@ pub async fn serve(
     let state = Arc::new(State {
         vocab_tokens: config.model.vocab_tokens,
         context_tokens: config.usable_context(),
+        bodies: Bodies::new(config.bodies_bytes),
         config,
         engine,
         disagg,
@@ -119,7 +121,7 @@ pub async fn serve(
         started_s,
         draining: AtomicBool::new(false),
     });
-    listener::run(listener, router(&state), &state, shutdown).await?;
+    listener::run(listener, [router(&state), router_when_full(&state)], &state, shutdown).await?;
     // Joining the step thread takes up to one step: not on the runtime's threads.
     let kv_events = state.kv_events.clone();
     let _ = tokio::task::spawn_blocking(move || drop(state)).await;
@@ -206,12 +208,6 @@ fn router(state: &Arc<State>) -> Router {
             "/flush_cache",
             get(|Extract(state): Shared| admin::flush(state)).post(|Extract(state): Shared| admin::flush(state)),
         );
-    let open = Router::new()
-        .route("/health", get(async |Extract(state): Shared| info::health(&state)))
-        .route("/ready", get(async |Extract(state): Shared| info::health(&state)))
-        .route("/ping", get(async |Extract(state): Shared| info::health(&state)))
-        .route("/health_generate", get(|Extract(state): Shared| info::health_generate(state)))
-        .route("/metrics", get(async |Extract(state): Shared| metrics::handle(&state)));
     let with_key = generation.merge(control).route_layer(from_fn_with_state(Arc::clone(state), check_key));
     let fault_switch = Router::new()
         .route(
@@ -221,15 +217,36 @@ fn router(state: &Arc<State>) -> Router {
         )
         .route_layer(from_fn_with_state(Arc::clone(state), check_key));
     with_key
-        .merge(open)
+        .merge(open())
         .fallback(async || ApiError::new(404, "not_found", "no such path"))
         .method_not_allowed_fallback(async || {
             ApiError::new(405, "method_not_allowed", "the path does not take this method")
         })
         .layer(from_fn_with_state(Arc::clone(state), freeze_when_faulty))
         .merge(fault_switch)
-        .layer(DefaultBodyLimit::max(state.config.body_bytes))
         .layer(axum::middleware::from_fn(echo_request_id))
+        .with_state(Arc::clone(state))
+}
+
+/// What nobody needs a key for.
+fn open() -> Router<Arc<State>> {
+    Router::new()
+        .route("/health", get(async |Extract(state): Shared| info::health(&state)))
+        .route("/ready", get(async |Extract(state): Shared| info::health(&state)))
+        .route("/ping", get(async |Extract(state): Shared| info::health(&state)))
+        .route("/health_generate", get(|Extract(state): Shared| info::health_generate(state)))
+        .route("/metrics", get(async |Extract(state): Shared| metrics::handle(&state)))
+}
+
+/// For connections beyond those that are served: that there are too many is no illness.
+fn router_when_full(state: &Arc<State>) -> Router {
+    open()
+        .fallback(async || {
+            let error =
+                ApiError::new(503, "too_many_connections", "this engine serves no more connections: repeat later");
+            ([(header::RETRY_AFTER, "1")], error)
+        })
+        .layer(from_fn_with_state(Arc::clone(state), freeze_when_faulty))
         .with_state(Arc::clone(state))
 }
 

@@ -27,6 +27,29 @@ impl Histogram {
     }
 }
 
+/// Prompt tokens of the last requests that were prefilled, and what of them was cached; older ones count less and less.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RecentHits {
+    prompt: f64,
+    cached: f64,
+}
+
+impl RecentHits {
+    /// What a request counts, when the next one comes: half after 34 of them.
+    const KEPT: f64 = 0.98;
+
+    pub fn observe(&mut self, prompt_tokens: usize, cached_tokens: usize) {
+        self.prompt = self.prompt * Self::KEPT + prompt_tokens as f64;
+        self.cached = self.cached * Self::KEPT + cached_tokens as f64;
+    }
+
+    /// Share of prompt tokens that had to be computed: all, as long as nothing is known.
+    #[must_use]
+    pub fn miss_rate(&self) -> f64 {
+        if self.prompt > 0.0 { (1.0 - self.cached / self.prompt).clamp(0.0, 1.0) } else { 1.0 }
+    }
+}
+
 /// A snapshot of one rank, taken after every step.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
@@ -35,6 +58,10 @@ pub struct Stats {
     pub waiting: usize,
     /// Prompt tokens that wait for prefill: whole prompts in the queue, the rest of those in chunks.
     pub waiting_tokens: usize,
+    /// Of them, those that will have to be computed, as far as can be told.
+    pub waiting_uncached_tokens: usize,
+    /// What the last requests say of the cache.
+    pub recent: RecentHits,
     pub held_pages: usize,
     pub idle_cached_pages: usize,
     pub total_pages: usize,

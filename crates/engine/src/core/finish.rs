@@ -83,6 +83,7 @@ impl Core {
                 if start + scheduled >= sequence.prompt_len && in_prompt > 0 {
                     self.stats.prompt_tokens += sequence.prompt_len as u64;
                     self.stats.cached_tokens += sequence.cached_tokens.unwrap_or(0) as u64;
+                    self.stats.recent.observe(sequence.prompt_len, sequence.cached_tokens.unwrap_or(0));
                     self.stats.host_tokens += sequence.host_tokens as u64;
                 }
             }

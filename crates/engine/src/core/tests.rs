@@ -14,6 +14,7 @@ pub(crate) mod legs;
 mod offload;
 mod sampled;
 mod schedules;
+mod waiting;
 
 pub(crate) fn config(kv_pages: usize, max_running: usize, token_budget: usize) -> EngineConfig {
     EngineConfig {

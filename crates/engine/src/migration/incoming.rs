@@ -345,8 +345,8 @@ impl Incoming {
             owner: Arc::new(head.owner.owner()),
             rank: Some(self.rank),
             bootstrap: None,
-            // It has begun: a deadline refuses it no more.
-            urgency: Urgency::default(),
+            // It has begun: a deadline refuses it no more. But it is as important as before.
+            urgency: Urgency { ttft: None, tpot: head.tpot_us.map(Duration::from_micros), priority: head.priority },
         };
         let mailbox = Arc::new(Mailbox::keeping(Instant::now(), self.linger));
         let mut sequence = Sequence::new(request, guard, Arc::clone(&mailbox), self.page_tokens, self.arrived);

@@ -34,6 +34,12 @@ pub(crate) struct Head {
     pub(crate) retractions: u32,
     /// Since its arrival.
     pub(crate) age_ms: u64,
+    /// As its sender gave it.
+    #[serde(default)]
+    pub(crate) priority: Option<i64>,
+    /// Wanted between tokens.
+    #[serde(default)]
+    pub(crate) tpot_us: Option<u64>,
 }
 
 /// An [`Owner`] in plain texts.

@@ -254,6 +254,8 @@ impl Outgoing {
             cached_tokens: sequence.cached_tokens,
             retractions: sequence.retractions,
             age_ms: sequence.arrived.elapsed().as_millis() as u64,
+            priority: sequence.urgency.priority,
+            tpot_us: sequence.urgency.tpot.map(|tpot| u64::try_from(tpot.as_micros()).unwrap_or(u64::MAX)),
         };
         self.post(Send::Open(to), out);
         self.post(Send::Note(Note::Head(Box::new(head))), out);

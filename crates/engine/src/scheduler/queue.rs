@@ -21,6 +21,7 @@ pub(crate) struct Queue {
     /// Serial number to rank.
     ranks: HashMap<u64, u64>,
     tokens: usize,
+    expected: usize,
     promised: usize,
 }
 
@@ -38,6 +39,12 @@ impl Queue {
         self.tokens
     }
 
+    /// Of those tokens, the ones that neither the cache has nor somebody before will compute, as far as that was looked
+    /// up when they came: under `slo`.
+    pub(crate) fn expected(&self) -> usize {
+        self.expected
+    }
+
     /// Of them, those that may be refused for a deadline.
     pub(crate) fn promised(&self) -> usize {
         self.promised
@@ -52,8 +59,9 @@ impl Queue {
         self.by_turn.first_key_value().map(|(_, sequence)| sequence)
     }
 
-    pub(crate) fn last(&self) -> Option<&Sequence> {
-        self.by_turn.last_key_value().map(|(_, sequence)| sequence)
+    /// Of those that were never served, whose turn comes last. Visits those that were and whose turn comes later.
+    pub(crate) fn last_untouched(&self) -> Option<&Sequence> {
+        self.by_turn.values().rev().find(|sequence| sequence.is_untouched())
     }
 
     pub(crate) fn get(&self, serial: u64) -> Option<&Sequence> {
@@ -64,6 +72,7 @@ impl Queue {
     pub(crate) fn insert(&mut self, turn: Turn, sequence: Sequence) {
         debug_assert_eq!(turn.serial, sequence.serial);
         self.tokens += sequence.remaining();
+        self.expected += sequence.expected_prefill();
         self.promised += usize::from(sequence.is_promised());
         self.ranks.insert(turn.serial, turn.rank);
         let before = self.by_turn.insert(turn, sequence);
@@ -80,6 +89,7 @@ impl Queue {
         let rank = self.ranks.remove(&serial)?;
         let sequence = self.by_turn.remove(&Turn { rank, serial })?;
         self.tokens -= sequence.remaining();
+        self.expected -= sequence.expected_prefill();
         self.promised -= usize::from(sequence.is_promised());
         Some(sequence)
     }

@@ -2,33 +2,53 @@
 //! stock engines do; `null` counts as absent.
 
 use super::errors::ApiError;
+use reading::{MAX_VALUES, Read, Unreadable};
 use serde_json::{Map, Value};
 
-pub(crate) struct Fields(Map<String, Value>);
+mod reading;
+
+pub(crate) use reading::IdLists;
+
+pub(crate) struct Fields(Read);
 
 impl Fields {
     pub(crate) fn parse(body: &[u8]) -> Result<Self, ApiError> {
         if body.iter().all(u8::is_ascii_whitespace) {
             return Err(ApiError::new(400, "empty_body", "the body is empty: send a JSON object"));
         }
-        match serde_json::from_slice(body) {
-            Ok(Value::Object(map)) => Ok(Fields(map)),
-            Ok(_) => Err(ApiError::new(400, "invalid_json", "the body is not a JSON object")),
-            Err(error) => Err(ApiError::new(400, "invalid_json", format!("the body is not valid JSON: {error}"))),
-        }
+        reading::read(body, MAX_VALUES).map(Fields).map_err(|error| match error {
+            Unreadable::NoObject => ApiError::new(400, "invalid_json", "the body is not a JSON object"),
+            Unreadable::Json(error) => {
+                ApiError::new(400, "invalid_json", format!("the body is not valid JSON: {error}"))
+            }
+            Unreadable::TooMany => {
+                let what = format!("the body has more than {MAX_VALUES} values besides its token ids");
+                ApiError::new(413, "body_too_large", what)
+            }
+        })
     }
 
     /// A nested object; empty when absent.
     pub(crate) fn object(&self, name: &str) -> Result<Fields, ApiError> {
         match self.get(name) {
-            None => Ok(Fields(Map::new())),
-            Some(Value::Object(map)) => Ok(Fields(map.clone())),
+            None => Ok(Fields(Read::default())),
+            Some(Value::Object(map)) => Ok(Fields::of(map.clone())),
             Some(_) => Err(ApiError::field(name, "expected an object")),
         }
     }
 
+    fn of(values: Map<String, Value>) -> Self {
+        Fields(Read { values, ..Read::default() })
+    }
+
+    /// What is there, unless it is token ids in the field of a prompt: see [`Self::ids`].
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
-        self.0.get(name).filter(|value| !value.is_null())
+        self.0.values.get(name).filter(|value| !value.is_null())
+    }
+
+    /// The token ids of a field for prompts, when there is nothing else in it.
+    pub(crate) fn ids(&self, name: &str) -> Option<&IdLists> {
+        self.0.ids.get(name)
     }
 
     pub(crate) fn text(&self, name: &str) -> Result<Option<&str>, ApiError> {
@@ -90,6 +110,14 @@ impl Fields {
             None => Ok(None),
             Some(value) => read(value).map(Some).ok_or_else(|| ApiError::field(name, expected)),
         }
+    }
+}
+
+/// Token ids of a vocabulary of this size.
+pub(crate) fn known_ids(name: &str, ids: &[u32], vocab_tokens: usize) -> Result<Vec<u32>, ApiError> {
+    match ids.iter().find(|id| **id as usize >= vocab_tokens) {
+        Some(unknown) => token_id(name, None, unknown, vocab_tokens).map(|_| Vec::new()),
+        None => Ok(ids.to_vec()),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::State;
 use super::errors::ApiError;
-use super::fields::{Fields, token_ids};
+use super::fields::{Fields, IdLists, known_ids, token_ids};
 use super::logprobs::{Native, native_ask};
 use super::params::{
     LengthRule, choices, errand, generation, of_choice, pinned_rank, refuse_unsupported, rids, room_after, sampling,
@@ -113,6 +113,9 @@ struct Inputs {
 }
 
 fn inputs(state: &State, fields: &Fields) -> Result<Inputs, ApiError> {
+    if let Some(ids) = fields.ids("input_ids") {
+        return inputs_of_ids(state, fields, ids);
+    }
     let (prompts, name, batch) = match (fields.get("text"), fields.get("input_ids")) {
         (Some(Value::String(text)), None) => (vec![encode(state, "text", text, true)?], "text", false),
         (Some(Value::Array(_)), None) => {
@@ -137,6 +140,23 @@ fn inputs(state: &State, fields: &Fields) -> Result<Inputs, ApiError> {
         return Err(ApiError::field(name, format!("send 1 to {MAX_BATCH} inputs")));
     }
     Ok(Inputs { prompts, name, batch })
+}
+
+fn inputs_of_ids(state: &State, fields: &Fields, ids: &IdLists) -> Result<Inputs, ApiError> {
+    let name = "input_ids";
+    let known = |ids: &Vec<u32>| known_ids(name, ids, state.vocab_tokens);
+    if fields.get("text").is_some() {
+        return Err(ApiError::field("text", "send either text or input_ids, not both"));
+    }
+    match ids {
+        IdLists::One(ids) => Ok(Inputs { prompts: vec![known(ids)?], name, batch: false }),
+        IdLists::Many(lists) if lists.len() > MAX_BATCH => {
+            Err(ApiError::field(name, format!("send 1 to {MAX_BATCH} inputs")))
+        }
+        IdLists::Many(lists) => {
+            Ok(Inputs { prompts: lists.iter().map(known).collect::<Result<_, _>>()?, name, batch: true })
+        }
+    }
 }
 
 /// The stream of a request that came by migration, from where its reader is.

@@ -4,7 +4,8 @@ use super::State;
 use super::bootstrap::mode;
 use super::errors::ApiError;
 use super::params::fresh_id;
-use super::sse;
+use crate::disagg::Role;
+use crate::mailbox::Ticket;
 use crate::request::{Request, Task};
 use crate::sampling::SamplingParams;
 use crate::stats::Stats;
@@ -13,16 +14,22 @@ use axum::Json;
 use axum::extract::Query;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The SGLang release whose interfaces these are, then our own version.
 pub(crate) const VERSION: &str = concat!("0.5.23+plimsoll.", env!("CARGO_PKG_VERSION"));
 
 /// SGLANG_HEALTH_CHECK_TIMEOUT.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How often an engine is asked whether it has computed a step.
+const HEALTH_POLL: Duration = Duration::from_millis(10);
+/// How long a busy engine may compute nothing before it is probed.
+const HEALTH_QUIET: Duration = Duration::from_secs(1);
 
 /// Routes by name, for clients that look here for what an engine can do. Bodies are described by the stock engines.
 const PATHS: &[(&str, &str)] = &[
@@ -66,18 +73,40 @@ pub(crate) fn health(state: &State) -> StatusCode {
     if state.is_serving() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
-/// Real: one token through the whole engine.
+/// Real: one token through the whole engine. While it is busy, that it goes on: as in SGLang, no probe waits behind the
+/// others then, and a full queue is no illness.
 pub(crate) async fn health_generate(state: Arc<State>) -> StatusCode {
-    if !state.is_serving() {
-        return StatusCode::SERVICE_UNAVAILABLE;
-    }
-    let params = SamplingParams { max_new_tokens: 1, temperature: 0.0, ..SamplingParams::default() };
-    let request = Request::new(format!("HEALTH_CHECK_{}", fresh_id()), vec![0], Task::Generate(params));
-    let Ok(mut ticket) = state.engine.handle().submit(request) else { return StatusCode::SERVICE_UNAVAILABLE };
-    match tokio::time::timeout(HEALTH_TIMEOUT, sse::collect(&state, &mut ticket)).await {
-        Ok(whole) if whole.ids.len() == 1 => StatusCode::OK,
+    match tokio::time::timeout(HEALTH_TIMEOUT, computes(&state)).await {
+        Ok(true) => StatusCode::OK,
         _ => StatusCode::SERVICE_UNAVAILABLE,
     }
+}
+
+/// Waits for a step, and sees to it that there is something to compute. False when the engine stops.
+async fn computes(state: &State) -> bool {
+    let handle = state.engine.handle();
+    let steps = || handle.stats().iter().map(|rank| rank.joint_steps).max();
+    let (began, before) = (Instant::now(), steps());
+    let mut probe: Option<Ticket> = None;
+    while state.is_serving() {
+        if steps() > before {
+            return true;
+        }
+        // What is in flight may wait for another engine, and compute nothing.
+        let is_quiet = handle.in_flight() == 0 || began.elapsed() >= HEALTH_QUIET;
+        if is_quiet && probe.is_none() {
+            let params = SamplingParams { max_new_tokens: 1, temperature: 0.0, ..SamplingParams::default() };
+            let request = Request::new(format!("HEALTH_CHECK_{}", fresh_id()), vec![0], Task::Generate(params));
+            probe = handle.submit(request).ok();
+        }
+        tokio::time::sleep(HEALTH_POLL).await;
+        let news = probe.as_mut().and_then(|ticket| ticket.next().now_or_never().flatten());
+        if news.is_some_and(|news| news.finish.is_some()) {
+            // It was turned away: a step would have been seen.
+            probe = None;
+        }
+    }
+    false
 }
 
 pub(crate) fn models(state: &State) -> Json<Value> {
@@ -269,7 +298,8 @@ fn core_load(state: &State, rank: usize, stats: &Stats) -> Value {
         "num_running_reqs": stats.running,
         // Legs that hold nothing yet wait as well.
         "num_waiting_reqs": stats.waiting + stats.legs.prefill_bootstrap + stats.legs.decode_prealloc,
-        "num_waiting_uncached_tokens": stats.waiting_tokens,
+        // A decode engine prefills nothing: as in SGLang.
+        "num_waiting_uncached_tokens": if state.config.disagg.role == Role::Decode { 0 } else { stats.waiting_uncached_tokens },
         "num_used_tokens": used,
         "num_total_tokens": used + stats.waiting_tokens + stats.legs.waiting_tokens,
         "num_active_tokens": used + stats.waiting_tokens,

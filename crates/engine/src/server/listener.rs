@@ -1,7 +1,8 @@
 //! Accepting connections, HTTP/1.1 as both stock engines speak it, and stopping in order.
 //!
 //! Own loop instead of `axum::serve` for three bounds: the number of connections, the time for request headers, and the
-//! time that a client may refuse to take bytes ([`WriteDeadline`]).
+//! time that a client may refuse to take bytes ([`WriteDeadline`]). Beyond the number a few more are served that may ask
+//! for health only, so that those who hold the others cannot make the engine look dead.
 
 use super::State;
 use crate::config::EngineError;
@@ -17,12 +18,15 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep};
 
 /// For request headers; also how long an idle keep-alive connection lives.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Connections beyond those that are served which are told so, and the time they have for their headers.
+const SPARE_PLACES: usize = 64;
+const SPARE_HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a failed accept (out of file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// For the last bytes after everything in flight was aborted.
@@ -31,12 +35,15 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Serves until `shutdown`, then lets running requests finish for `drain`, then aborts them.
 pub(crate) async fn run(
     listener: TcpListener,
-    router: Router,
+    [router, when_full]: [Router; 2],
     state: &Arc<State>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), EngineError> {
     let (stop, stopping) = watch::channel(false);
-    let places = Arc::new(Semaphore::new(state.config.max_connections));
+    let places = Places {
+        all: Arc::new(Semaphore::new(state.config.max_connections)),
+        spare: Arc::new(Semaphore::new(SPARE_PLACES)),
+    };
     let mut connections = JoinSet::new();
     tokio::pin!(shutdown);
     loop {
@@ -48,7 +55,11 @@ pub(crate) async fn run(
         match accepted {
             Ok((stream, place)) => {
                 let io = WriteDeadline::new(stream, state.config.stalled_reader);
-                let serving = connection(io, router.clone(), stopping.clone());
+                let (builder, router, place) = match place {
+                    Place::Served(place) => (http(HEADER_TIMEOUT, true), router.clone(), place),
+                    Place::Spare(place) => (http(SPARE_HEADER_TIMEOUT, false), when_full.clone(), place),
+                };
+                let serving = connection(builder, io, router, stopping.clone());
                 connections.spawn(async move {
                     serving.await;
                     drop(place);
@@ -75,19 +86,39 @@ pub(crate) async fn run(
     Ok(())
 }
 
-async fn accept(
-    listener: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
-    let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
+struct Places {
+    all: Arc<Semaphore>,
+    spare: Arc<Semaphore>,
+}
+
+/// How a connection is served, as long as it holds this.
+enum Place {
+    Served(OwnedSemaphorePermit),
+    Spare(OwnedSemaphorePermit),
+}
+
+async fn accept(listener: &TcpListener, places: &Places) -> io::Result<(TcpStream, Place)> {
+    // Nobody else takes places: one that is free now is so after the accept.
+    tokio::select! {
+        place = places.all.acquire() => drop(place.map_err(io::Error::other)?),
+        place = places.spare.acquire() => drop(place.map_err(io::Error::other)?),
+    }
     let (stream, _) = listener.accept().await?;
     stream.set_nodelay(true)?;
+    let place = match Arc::clone(&places.all).try_acquire_owned() {
+        Ok(place) => Place::Served(place),
+        Err(_) => Place::Spare(Arc::clone(&places.spare).try_acquire_owned().map_err(io::Error::other)?),
+    };
     Ok((stream, place))
 }
 
-async fn connection(io: WriteDeadline, router: Router, mut stopping: watch::Receiver<bool>) {
+fn http(header_timeout: Duration, keep_alive: bool) -> http1::Builder {
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(64 * 1024);
+    builder.timer(TokioTimer::new()).header_read_timeout(header_timeout).keep_alive(keep_alive).max_buf_size(64 * 1024);
+    builder
+}
+
+async fn connection(builder: http1::Builder, io: WriteDeadline, router: Router, mut stopping: watch::Receiver<bool>) {
     let serving = builder.serve_connection(TokioIo::new(io), TowerToHyperService::new(router));
     tokio::pin!(serving);
     let result = tokio::select! {

@@ -2,7 +2,7 @@
 
 use super::State;
 use super::errors::ApiError;
-use super::fields::{Fields, token_ids};
+use super::fields::{Fields, IdLists, known_ids, token_ids};
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
@@ -43,6 +43,13 @@ pub(crate) fn texts_or_ids(state: &State, fields: &Fields, name: &str) -> Result
         Value::Array(ids) => token_ids(name, ids, state.vocab_tokens),
         _ => Err(wrong()),
     };
+    let known = |ids: &Vec<u32>| known_ids(name, ids, state.vocab_tokens);
+    match fields.ids(name) {
+        Some(IdLists::One(ids)) => return Ok(vec![known(ids)?]),
+        Some(IdLists::Many(lists)) if lists.len() <= MAX_PROMPTS => return lists.iter().map(known).collect(),
+        Some(IdLists::Many(_)) => return Err(ApiError::field(name, format!("send 1 to {MAX_PROMPTS}"))),
+        None => {}
+    }
     match fields.get(name) {
         Some(text @ Value::String(_)) => Ok(vec![one(text)?]),
         Some(ids @ Value::Array(list)) if list.first().is_some_and(Value::is_number) => Ok(vec![one(ids)?]),
@@ -54,6 +61,11 @@ pub(crate) fn texts_or_ids(state: &State, fields: &Fields, name: &str) -> Result
 
 /// The prompt of a chat body: its conversation through the chat template, or `input_ids` (SGLang) as they are.
 pub(crate) fn conversation(state: &State, fields: &Fields) -> Result<Vec<u32>, ApiError> {
+    match fields.ids("input_ids") {
+        Some(IdLists::One(ids)) => return known_ids("input_ids", ids, state.vocab_tokens),
+        Some(IdLists::Many(_)) => return Err(ApiError::field("input_ids", "expected token ids")),
+        None => {}
+    }
     if let Some(ids) = fields.get("input_ids") {
         let Value::Array(ids) = ids else { return Err(ApiError::field("input_ids", "expected token ids")) };
         return token_ids("input_ids", ids, state.vocab_tokens);

@@ -3,7 +3,7 @@
 
 use super::State;
 use super::errors::ApiError;
-use super::fields::{Fields, token_ids};
+use super::fields::{Fields, IdLists, known_ids, token_ids};
 use super::params::check_model;
 use super::prompts::{beside, conversation, texts_or_ids};
 use axum::Json;
@@ -39,10 +39,12 @@ pub(crate) async fn detokenize(state: Arc<State>, body: Bytes) -> Result<Json<Va
     beside(body.len(), move || {
         let fields = Fields::parse(&body)?;
         check_model(&state, &fields)?;
-        let Some(Value::Array(list)) = fields.get("tokens") else {
-            return Err(ApiError::field("tokens", "expected token ids"));
+        let ids = match (fields.ids("tokens"), fields.get("tokens")) {
+            (Some(IdLists::One(ids)), _) => known_ids("tokens", ids, state.vocab_tokens)?,
+            // Not all of them are ids, or there are none.
+            (None, Some(Value::Array(list))) => token_ids("tokens", list, state.vocab_tokens)?,
+            _ => return Err(ApiError::field("tokens", "expected token ids")),
         };
-        let ids = token_ids("tokens", list, state.vocab_tokens)?;
         let mut stream = state.text().stream(fields.flag("skip_special_tokens")?);
         ids.iter().for_each(|id| stream.push(*id));
         stream.finish();

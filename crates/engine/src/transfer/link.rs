@@ -116,7 +116,7 @@ async fn exchange(
     own: &Hello,
     side: Side,
 ) -> Result<Identity, TransferError> {
-    let peer = match receiver.arrived().await.map_err(stranger)? {
+    let peer = match receiver.greeting().await.map_err(stranger)? {
         Arrived::Hello(peer) => peer,
         _ => return Err(TransferError::Unexpected("frame before the greeting")),
     };
@@ -131,7 +131,7 @@ async fn exchange(
     if side == Side::Caller {
         sender.frame(&Frame::Proof(secret.proof(&ours, &theirs))).await?;
     }
-    match receiver.arrived().await? {
+    match receiver.greeting().await? {
         // A reflected greeting would make a reflected proof fit.
         Arrived::Proof(proof) if peer.nonce != own.nonce && secret.verify(&proof, &theirs, &ours) => {}
         Arrived::Proof(_) => return Err(TransferError::Secret),

@@ -1,14 +1,14 @@
 //! The receiving half of a link.
 
 use super::error::TransferError;
-use super::frame::{self, Frame, Hello, Parsed};
+use super::frame::{self, AROUND, Frame, Hello, MAX_REASON_BYTES, Parsed};
 use super::pages::{Buffer, Pages, Pool};
 use bytes::Bytes;
 use plimsoll_cache::Digest;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::tcp::OwnedReadHalf;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// What a peer sent. Checksums are verified; chains are the caller's to check, see [`super::Expected`].
 #[derive(Debug)]
@@ -30,7 +30,10 @@ pub(crate) enum Arrived {
     Other(Incoming),
 }
 
-/// Receives frames. Holds a buffer of the pool only while a frame is on its way.
+/// Longest frame of a handshake: the reason why there will be none.
+const MAX_GREETING_BYTES: usize = AROUND + MAX_REASON_BYTES;
+
+/// Receives frames. Holds a buffer of the pool only while a frame is on its way, and none before the handshake is over.
 pub struct Receiver {
     half: OwnedReadHalf,
     deadline: Duration,
@@ -63,6 +66,42 @@ impl Receiver {
             Arrived::Other(incoming) => Ok(incoming),
             Arrived::Hello(_) => Err(TransferError::Unexpected("hello")),
             Arrived::Proof(_) => Err(TransferError::Unexpected("proof")),
+        }
+    }
+
+    /// Waits for the next frame of a handshake. It is read into memory of its own, and nothing behind it is read: whoever
+    /// has not said who it is keeps no buffer of the pool from others.
+    ///
+    /// # Errors
+    /// As [`Self::next`]; and for a frame that no handshake has.
+    pub(crate) async fn greeting(&mut self) -> Result<Arrived, TransferError> {
+        let deadline = self.deadline;
+        match timeout(deadline, self.small_frame()).await {
+            Ok(result) => result,
+            Err(_) => Err(TransferError::Deadline { what: "word from the peer", after: deadline }),
+        }
+    }
+
+    async fn small_frame(&mut self) -> Result<Arrived, TransferError> {
+        let mut bytes = Vec::new();
+        loop {
+            let wanted = match frame::parse(&bytes, self.pool.page_bytes())? {
+                Parsed::Frame(frame, _) => return meaning(frame),
+                Parsed::Needs(wanted) if wanted > MAX_GREETING_BYTES => {
+                    return Err(TransferError::Unexpected("frame before the greeting"));
+                }
+                Parsed::Needs(wanted) => wanted,
+            };
+            let have = bytes.len();
+            bytes.resize(wanted, 0);
+            let mut unread = &mut bytes[have..];
+            while !unread.is_empty() {
+                match self.half.read(unread).await.map_err(|error| TransferError::io("cannot read", &error))? {
+                    0 if have == 0 && unread.len() == wanted => return Err(TransferError::Closed),
+                    0 => return Err(TransferError::Truncated),
+                    count => unread = &mut unread[count..],
+                }
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! Requests that end early: abort, disconnect, full queue, stalled reader, shutdown. Nothing stays behind.
 
 use crate::client::{Server, config, parse_events};
-use plimsoll_engine::EngineConfig;
+use plimsoll_engine::{EngineConfig, Order, SchedulePolicy};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -101,8 +101,24 @@ fn a_full_queue_is_a_503_in_both_forms() {
     let events = server.post("/v1/chat/completions", &chat).events();
     assert_eq!(events[0]["error"]["message"], "The request queue is full.");
     assert_eq!(events.len(), 1);
+    // That is no illness, and no probe waits for its turn.
+    assert_eq!(server.get("/health_generate").status, 200);
     drop((running, waiting));
     server.wait_empty();
+    assert_eq!(server.get("/health_generate").status, 200);
+}
+
+#[test]
+fn a_busy_engine_is_healthy_as_long_as_it_computes() {
+    // Whoever asks for health comes behind everybody with a priority, for as long as these are served.
+    let order = Order { policy: SchedulePolicy::Priority, ..Order::default() };
+    let server = Server::start(EngineConfig { max_running: 1, order, ..slow() });
+    let mut body = long("runs", true);
+    body["priority"] = json!(1);
+    let mut running = server.post("/generate", &body);
+    running.chunk().unwrap();
+    assert_eq!(server.get("/health_generate").status, 200);
+    assert_eq!(server.load()["num_waiting_reqs"], 0, "nothing was queued for it");
 }
 
 #[test]

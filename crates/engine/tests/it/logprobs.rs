@@ -57,6 +57,33 @@ fn native_form_streamed_and_not() {
 }
 
 #[test]
+fn more_than_can_be_held_is_refused_before_it_is_computed() {
+    let server = Server::start(config());
+    let native = |top: usize, ids: usize, prompt: usize, n: usize| {
+        json!({
+            "text": words(prompt), "return_logprob": true, "logprob_start_len": 0, "top_logprobs_num": top,
+            "token_ids_logprob": vec![300; ids], "sampling_params": {"max_new_tokens": 8, "n": n},
+        })
+    };
+    let completion = |prompt: usize, n: usize| json!({"prompt": words(prompt), "logprobs": 20, "echo": true, "max_tokens": 8, "n": n});
+    // Some 40 values, 2 million log-probabilities.
+    for (path, body) in [
+        ("/generate", native(1024, 1024, 1000, 1)),
+        ("/generate", native(0, 1024, 20, 128)),
+        ("/v1/completions", completion(1000, 128)),
+    ] {
+        let answer = server.post(path, &body);
+        assert_eq!(answer.status, 400, "{path}");
+        let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(message.contains("log-probabilities are asked for"), "{message}");
+    }
+    server.wait_empty();
+    for (path, body) in [("/generate", native(1024, 1024, 20, 2)), ("/v1/completions", completion(100, 4))] {
+        server.ask(path, &body);
+    }
+}
+
+#[test]
 fn openai_forms_agree_with_the_native_one() {
     let server = Server::start(config());
     let prompt = words(10);

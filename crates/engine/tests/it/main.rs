@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
+mod bodies;
 mod client;
 mod crash;
 mod disagg;

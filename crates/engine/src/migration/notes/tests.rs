@@ -13,6 +13,8 @@ fn head(params: SamplingParams) -> Note {
         cached_tokens: None,
         retractions: 1,
         age_ms: 12,
+        priority: Some(-3),
+        tpot_us: Some(20_000),
     }))
 }
 

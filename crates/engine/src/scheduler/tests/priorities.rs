@@ -108,6 +108,23 @@ fn a_full_queue_takes_a_more_important_one_for_its_last() {
     assert_eq!(world.refused.get(&low), Some(&Refusal::Displaced));
     world.run();
     assert!(world.done.contains_key(&mid) && world.done.contains_key(&high));
+    // One that was pushed aside has been served, and perhaps heard: it keeps its place, whoever comes. The one that waits
+    // before it goes instead.
+    let mut world = World::new(60, Limits { max_running: 1, max_waiting: 2, ..limits() }, order());
+    let served = world.submit(priority(0), 20, 50);
+    world.step();
+    world.step();
+    let urgent = world.submit(priority(50), 20, 50);
+    world.step();
+    assert_eq!((world.scheduler.running[0].serial, world.scheduler.retractions), (urgent, 1));
+    let fresh = world.submit(priority(2), 20, 1);
+    let high = world.submit(priority(9), 20, 1);
+    assert_eq!(world.refused.get(&fresh), Some(&Refusal::Displaced));
+    // Nobody else may go.
+    world.submit(priority(9), 20, 1);
+    assert_eq!(world.refused.values().filter(|why| **why == Refusal::QueueFull).count(), 1);
+    world.run();
+    assert!([served, urgent, high].iter().all(|serial| world.done.contains_key(serial)));
     // Under other policies nobody is displaced.
     let mut world = World::new(60, Limits { max_running: 1, max_waiting: 1, ..limits() }, Order::default());
     world.submit(priority(0), 20, 50);

@@ -100,6 +100,56 @@ fn many_pages_arrive_in_order_and_every_buffer_goes_back() {
 }
 
 #[test]
+fn strangers_keep_no_buffer_from_those_who_have_greeted() {
+    block_on(async {
+        let terms = Terms { pool: Pool::new(PAGE_BYTES, 1), ..terms() };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut hello = Vec::new();
+        let identity = super::terms().identity;
+        frame::write(&mut hello, &Frame::Hello(Hello { identity, secret: false, nonce: [1; 16] }));
+        let mut strangers = Vec::new();
+        for cut in [1, 4, 5, 30, hello.len() - 1] {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(&hello[..cut]).await.unwrap();
+            let (accepted, _) = listener.accept().await.unwrap();
+            let terms = terms.clone();
+            let answer = tokio::spawn(async move { Link::accept(accepted, &terms).await.map(|_| ()) });
+            strangers.push((stream, answer));
+        }
+        // Long enough for the strangers' bytes to be read.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(terms.pool.in_use(), 0);
+        let (call, answer) = both(super::terms(), terms.clone()).await;
+        let (mut call, mut answer) = (call.unwrap(), answer.unwrap());
+        call.sender.note(b"welcome").await.unwrap();
+        let Incoming::Note(note) = answer.receiver.next().await.unwrap() else { panic!() };
+        assert_eq!(&note[..], b"welcome");
+        for (stream, answer) in strangers {
+            drop(stream);
+            assert_eq!(answer.await.unwrap(), Err(TransferError::Truncated));
+        }
+    });
+}
+
+#[test]
+fn what_comes_behind_the_greeting_in_the_same_write_is_not_lost() {
+    block_on(async {
+        let terms = terms();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut bytes = Vec::new();
+        let identity = super::terms().identity;
+        frame::write(&mut bytes, &Frame::Hello(Hello { identity, secret: false, nonce: [1; 16] }));
+        frame::write(&mut bytes, &Frame::Note(b"at once"));
+        stream.write_all(&bytes).await.unwrap();
+        let mut link = Link::accept(listener.accept().await.unwrap().0, &terms).await.unwrap();
+        let Incoming::Note(note) = link.receiver.next().await.unwrap() else { panic!() };
+        assert_eq!(&note[..], b"at once");
+    });
+}
+
+#[test]
 fn how_the_bytes_are_cut_does_not_matter() {
     block_on(async {
         for piece in [1, 7, 64, 137, 138, 1000] {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::migration::notes::Head;
 use crate::sampling::logprobs::LogprobAsk;
+use crate::urgency::Urgency;
 
 #[test]
 fn pages_that_the_request_does_not_have_are_refused() {
@@ -80,6 +81,25 @@ fn a_request_that_cannot_end_within_the_context_is_not_reserved_for() {
         let refused = run.target.ask(reserve_for(&offered, 40)).err();
         let wrong = VerbError::Incompatible { what: "tokens do not fit the context", theirs: most + 1, ours: 512 };
         assert_eq!(refused, (!fits).then_some(wrong), "{most}");
+    }
+}
+
+#[test]
+fn a_request_is_as_important_where_it_goes_as_where_it_came_from() {
+    let mut run = running();
+    let urgency =
+        Urgency { ttft: Some(Duration::from_secs(1)), tpot: Some(Duration::from_millis(20)), priority: Some(-7) };
+    run.source.cores[0].scheduler.running[0].urgency = urgency;
+    let offered = run.source.report(offer(0));
+    let reserved = run.target.report(reserve_for(&offered, 40));
+    run.source.report(start_to(&reserved));
+    run.source.report(Verb::Freeze { delta: true, commit: When::Sent });
+    run.carry();
+    // Its first token is out: no deadline for that one.
+    assert_eq!(run.target.cores[0].scheduler.running[0].urgency, Urgency { ttft: None, ..urgency });
+    run.source.report(Verb::Release);
+    while !run.target.is_idle() {
+        run.target.step();
     }
 }
 
