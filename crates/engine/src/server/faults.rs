@@ -155,12 +155,17 @@ fn changed(mut faults: Faults, body: &[u8]) -> Result<Faults, ApiError> {
     Ok(faults)
 }
 
+/// Less alike than this, a name was not meant.
+const ALIKE: f64 = 0.85;
+
 fn unknown(name: &str) -> ApiError {
     let near = |kind: &&Kind| strsim::jaro_winkler(&name.to_lowercase(), kind.name);
-    let nearest = KINDS.iter().max_by(|a, b| near(a).total_cmp(&near(b)));
-    let hint =
-        nearest.map(|Kind { name, takes, does, .. }| format!(": did you mean {name}, which {does} and takes {takes}"));
-    ApiError::field(name, format!("is not a fault of this engine{}", hint.unwrap_or_default()))
+    let nearest = KINDS.iter().max_by(|a, b| near(a).total_cmp(&near(b))).filter(|kind| near(kind) >= ALIKE);
+    let hint = match nearest {
+        Some(Kind { name, takes, does, .. }) => format!("did you mean {name} ({takes})? It {does}"),
+        None => format!("there are {}", KINDS.iter().map(|kind| kind.name).collect::<Vec<_>>().join(", ")),
+    };
+    ApiError::field(name, format!("is not a fault of this engine: {hint}"))
 }
 
 /// An integer between two bounds, both included.

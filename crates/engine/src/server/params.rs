@@ -24,7 +24,11 @@ pub(crate) struct LengthRule {
 pub(crate) fn refuse_unsupported(fields: &Fields) -> Result<(), ApiError> {
     let zero = |value: &Value| value.as_f64() == Some(0.0);
     let off = |value: &Value| matches!(value, Value::Bool(false)) || zero(value);
-    let empty = |value: &Value| value.as_object().is_some_and(serde_json::Map::is_empty) || value == &Value::from("");
+    let empty = |value: &Value| match value {
+        Value::Object(fields) => fields.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        other => other == "",
+    };
     type Off<'a> = &'a dyn Fn(&Value) -> bool;
     let checks: &[(&str, Off<'_>)] = &[
         ("best_of", &|value| value == &Value::from(1)),
@@ -41,7 +45,19 @@ pub(crate) fn refuse_unsupported(fields: &Fields) -> Result<(), ApiError> {
         ("guided_grammar", &empty),
         ("stop_regex", &empty),
         ("custom_logit_processor", &empty),
-        ("input_embeds", &|value| value.as_array().is_some_and(Vec::is_empty)),
+        ("guided_choice", &empty),
+        ("allowed_token_ids", &empty),
+        ("bad_words", &empty),
+        ("logits_processors", &empty),
+        ("logprob_token_ids", &empty),
+        ("length_penalty", &|value| value.as_f64() == Some(1.0)),
+        ("truncate_prompt_tokens", &|value| value == &Value::from(-1)),
+        ("functions", &empty),
+        ("function_call", &|value| value == "none" || value == "auto"),
+        ("modalities", &|value| value == &Value::from(vec!["text"])),
+        ("audio", &empty),
+        ("prompt_embeds", &empty),
+        ("input_embeds", &empty),
         ("lora_path", &empty),
         ("response_format", &|value| value.get("type") == Some(&Value::from("text"))),
     ];

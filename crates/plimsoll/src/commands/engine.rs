@@ -122,6 +122,10 @@ fn config(args: EngineArgs) -> Result<EngineConfig, Failure> {
 }
 
 fn export_model(config: &EngineConfig, path: &Path) -> Result<(), Failure> {
+    // What lies there may be a model that cannot be made again.
+    if std::fs::read_dir(path).is_ok_and(|mut files| files.next().is_some()) {
+        return Err(Failure::usage(format!("{} is not empty: name a new folder", path.display())));
+    }
     let weights = match &config.folder {
         Some(folder) => Arc::clone(&folder.weights),
         None => Arc::new(seeded::generate(&config.model)),

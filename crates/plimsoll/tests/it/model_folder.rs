@@ -8,6 +8,8 @@ fn a_folder_that_does_not_fit_is_refused_with_exit_code_2() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     assert_eq!(run(&["engine", "--export-model", path]).code, Some(0));
+    let stderr = run(&["engine", "--export-model", path]).refused(2);
+    assert!(stderr.contains("is not empty"), "{stderr}");
     let config = folder.path().join("config.json");
     let good = std::fs::read(&config).unwrap();
     let mut changed: Value = serde_json::from_slice(&good).unwrap();
