@@ -1,6 +1,7 @@
 //! One binary for every part of the benchmark, so that `cargo run` builds all of them at once and each part can
 //! start the others from its own executable, in processes of their own (their CPU time must not mix).
 
+mod constrained_cache;
 mod engine;
 mod gateway;
 mod kv_transfer;
@@ -33,6 +34,8 @@ enum Part {
     Schedule(schedule::Args),
     /// Measure how fast KV moves between two engine processes, beside iperf3.
     KvTransfer(kv_transfer::Args),
+    /// Measure the hit share and time to first token of each policy before a cache that holds all prefixes only together.
+    ConstrainedCache(constrained_cache::Args),
     /// One end of `kv-transfer`; prints one JSON line.
     #[command(hide = true)]
     KvEnd(kv_transfer::EndArgs),
@@ -52,6 +55,7 @@ fn main() -> anyhow::Result<()> {
         Part::Engine(args) => engine::run(&args),
         Part::Schedule(args) => schedule::run(&args),
         Part::KvTransfer(args) => kv_transfer::run(&args),
+        Part::ConstrainedCache(args) => constrained_cache::run(&args),
         Part::KvEnd(args) => kv_transfer::run_end(&args),
         Part::Load(args) => one_thread(load::run(args)),
         Part::Upstream(args) => one_thread(upstream::run(args)),

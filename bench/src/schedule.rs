@@ -71,11 +71,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     for round in 1..=args.rounds.max(1) {
         for (running, found) in &mut cells {
             let cell = measure(&program, &logs, *running, args.seconds)?;
-            eprintln!("round {round}, {running} running: {:.1} us of {:.0} us a step", cell.scheduling_us, cell.step_us);
+            eprintln!(
+                "round {round}, {running} running: {:.1} us of {:.0} us a step",
+                cell.scheduling_us, cell.step_us
+            );
             found.push(cell);
         }
     }
-    println!("| running | schedule, us/step | least | sampling, us/step | step, us | batch |\n|---|---|---|---|---|---|");
+    println!(
+        "| running | schedule, us/step | least | sampling, us/step | step, us | batch |\n|---|---|---|---|---|---|"
+    );
     for (running, found) in &cells {
         let median = |of: fn(&Cell) -> f64| figures::median(found.iter().map(of)).unwrap_or(f64::NAN);
         let least = found.iter().map(|cell| cell.scheduling_us).fold(f64::INFINITY, f64::min);
@@ -99,8 +104,10 @@ fn measure(program: &Path, logs: &Path, running: usize, seconds: u64) -> anyhow:
     command.args(["--kv-tokens", &(running * CONTEXT_TOKENS).to_string(), "--context-tokens", "4096"]);
     command.args(["--token-budget", &most.parse::<usize>()?.max(512).to_string(), "--threads", "1"]);
     let mut process = Process::start(&command, &logs.join("engine.log"))?;
-    wait_until(&mut process, Duration::from_secs(20), || matches!(http::call(address, "GET", "/health", ""), Ok((200, _))))
-        .context("the engine does not answer")?;
+    wait_until(&mut process, Duration::from_secs(20), || {
+        matches!(http::call(address, "GET", "/health", ""), Ok((200, _)))
+    })
+    .context("the engine does not answer")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let readers: Vec<_> = (0..running).map(|name| tokio::spawn(read(address, name))).collect();
@@ -141,7 +148,8 @@ async fn read(address: SocketAddr, name: usize) -> anyhow::Result<()> {
     loop {
         let mut stream = TcpStream::connect(address).await?;
         let length = body.len();
-        let head = format!("POST /generate HTTP/1.1\r\nhost: e\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
+        let head =
+            format!("POST /generate HTTP/1.1\r\nhost: e\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
         stream.write_all(format!("{head}{body}").as_bytes()).await?;
         while stream.read(&mut buffer).await? > 0 {}
     }
