@@ -56,6 +56,12 @@ codes! {
     UnsupportedMediaType = "unsupported_media_type", 415, "invalid_request_error", "Send `content-type: application/json` without content encoding.";
     HeadersTooLarge = "headers_too_large", 431, "invalid_request_error", "The request's headers are more or larger than `limits.header_count` and `limits.header_bytes`.";
     EngineOverloaded = "engine_overloaded", 429, "overloaded_error", "Every engine that could serve this refused for lack of room. Repeat after `Retry-After`.";
+    QuotaClass = "quota_class", 429, "overloaded_error", "The fleet is near its limit and the request's class has had its share. Repeat after `Retry-After`.";
+    QuotaTenant = "quota_tenant", 429, "rate_limit_error", "The tenant has had its share of its class, or its configured rate. Repeat after `Retry-After`.";
+    RetryBudget = "retry_budget", 429, "rate_limit_error", "The fleet is busy and the tenant's repetitions exceed their budget. Repeat later and less often.";
+    QueueFull = "queue_full", 429, "overloaded_error", "Too much waits already that is at least as important. Repeat after `Retry-After`.";
+    SloUnattainable = "slo_unattainable", 429, "overloaded_error", "The request cannot be served in the time it allows. The message names the predicted time. Repeat elsewhere, later, or with more time.";
+    WaitBudget = "wait_budget", 429, "overloaded_error", "The request has waited for an engine as long as it may. Repeat after `Retry-After`.";
     EngineFailed = "engine_failed", 502, "engine_error", "The engine failed before it produced anything, and no retry was left.";
     EngineBadResponse = "engine_bad_response", 502, "engine_error", "The engine sent something that is not an answer (HTML, broken JSON, a broken HTTP message).";
     EngineTruncated = "engine_truncated", 502, "engine_error", "The engine's stream ended without a finish reason. What came before it is not complete.";

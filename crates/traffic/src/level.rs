@@ -25,6 +25,8 @@ pub struct InstanceLoad {
     /// KV tokens held now and promised.
     pub reserved_kv_tokens: u64,
     pub kv_capacity_tokens: Option<u64>,
+    /// Requests in flight there.
+    pub running: u32,
 }
 
 /// A level per stage, 0 to 1.
@@ -57,7 +59,7 @@ pub fn instance_levels(load: &InstanceLoad, target_wait: Nanos) -> Levels {
 
 /// Levels of a pool: the mean of its instances, weighted with what they can do.
 #[must_use]
-pub fn pool_levels(instances: &[InstanceLoad], target_wait: Nanos) -> Levels {
+pub fn pool_levels<'a>(instances: impl IntoIterator<Item = &'a InstanceLoad>, target_wait: Nanos) -> Levels {
     let (mut prefill, mut decode) = (Mean::default(), Mean::default());
     for load in instances {
         let levels = instance_levels(load, target_wait);
@@ -127,6 +129,36 @@ impl SmoothLevel {
             }
         });
         self.at = now;
+        self.value
+    }
+
+    #[must_use]
+    pub fn value(&self) -> Option<f64> {
+        self.value
+    }
+}
+
+/// A level that follows at once when it rises, and when it falls only once it has fallen by a share of itself: a quota
+/// that moves with every request makes clients repeat for nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct HeldLevel {
+    keep: f64,
+    value: Option<f64>,
+}
+
+impl HeldLevel {
+    /// `hysteresis` is the share by which it must fall: 0.15 by default of the design.
+    #[must_use]
+    pub fn new(hysteresis: f64) -> Self {
+        HeldLevel { keep: 1.0 - hysteresis.clamp(0.0, 0.99), value: None }
+    }
+
+    /// Unknown changes nothing.
+    pub fn update(&mut self, level: Option<f64>) -> Option<f64> {
+        if let Some(level) = level {
+            let held = self.value.unwrap_or(level);
+            self.value = Some(if level > held { level } else { held.min(level / self.keep) });
+        }
         self.value
     }
 

@@ -1,8 +1,9 @@
 //! Traffic scheduling: how urgent a request is, and how much repetition the fleet can bear.
 //!
-//! Pure: no IO, no clock, no randomness. The class rule, the retry budget and the SLO rule, which the built-in engine's step
-//! scheduler uses too, are in use; water level, quota curves, token meter and fair queue are not in the request path yet.
+//! Pure: no IO, no clock, no unseeded randomness. [`Admission`] puts the parts together, one object per pool; the gateway and the simulator drive
+//! it as it is. The SLO rule is used by the built-in engine's step scheduler too.
 
+pub mod admission;
 pub mod class;
 pub mod fair_queue;
 pub mod level;
@@ -11,5 +12,6 @@ pub mod quota;
 pub mod retry_budget;
 pub mod slo;
 
+pub use admission::Admission;
 pub use class::{ClassRules, ClassVerdict, classify};
 pub use retry_budget::RetryBudget;

@@ -56,10 +56,16 @@ impl Meter {
     /// When it does not fit now. Nothing is taken then.
     pub fn admit(&mut self, tokens: u64, now: Nanos) -> Result<(), Refused> {
         self.check(tokens, now)?;
+        self.charge(tokens, now);
+        Ok(())
+    }
+
+    /// Takes tokens whether they fit or not: what is admitted for another reason is missing to those who come after.
+    pub fn charge(&mut self, tokens: u64, now: Nanos) {
+        self.drain(now);
         if self.limit.tokens_per_s.is_finite() {
             self.filled_tokens += tokens as f64;
         }
-        Ok(())
     }
 
     /// As [`Self::admit`], and takes nothing: for asking several meters before any is charged.
@@ -90,6 +96,12 @@ impl Meter {
     pub fn is_empty(&mut self, now: Nanos) -> bool {
         self.drain(now);
         self.filled_tokens <= 0.0
+    }
+
+    /// Admitted and not yet run out.
+    pub fn filled_tokens(&mut self, now: Nanos) -> f64 {
+        self.drain(now);
+        self.filled_tokens
     }
 
     #[must_use]

@@ -7,6 +7,7 @@ fn load(backlog: u64, rate: Option<f64>, reserved: u64, capacity: Option<u64>) -
         prefill_tokens_per_s: rate,
         reserved_kv_tokens: reserved,
         kv_capacity_tokens: capacity,
+        running: 0,
     }
 }
 
@@ -64,6 +65,15 @@ fn a_latch_holds_between_its_levels() {
         [0.7, 0.79, 0.8, 0.75, 0.69, 0.68, 0.67, 0.79].into_iter().map(|level| latch.update(Some(level))).collect();
     assert_eq!(states, [false, false, true, true, true, false, false, false]);
     assert!(!latch.update(None));
+}
+
+#[test]
+fn a_held_level_rises_at_once_and_falls_late() {
+    let mut held = HeldLevel::new(0.2);
+    assert_eq!(held.update(None), None);
+    let seen: Vec<f64> = [0.5, 1.0, 0.9, 0.8, 0.4, 0.45].map(|level| held.update(Some(level)).unwrap()).to_vec();
+    assert_eq!(seen, [0.5, 1.0, 1.0, 1.0, 0.5, 0.5]);
+    assert_eq!(held.update(Some(0.0)), Some(0.0), "an empty pool is empty");
 }
 
 proptest! {

@@ -1,0 +1,402 @@
+//! Who may go now, who waits, who is refused: all of traffic scheduling behind one object per pool.
+//!
+//! The gateway and the simulator drive the same object with their own time and their own view of the pool:
+//!
+//! ```text
+//! arrive ──► Go ────────────────────────────────► begun ──► first_token ──► settle
+//!        ├─► Wait ──► dispatch: Decision::Go ──────┘                          ▲
+//!        │            dispatch: Decision::Refuse                 (any time) ──┘
+//!        └─► Refuse   cancel
+//! ```
+//!
+//! A request that finds room and nobody waiting goes at once and costs a few map look-ups. Only when there is contention do the
+//! rules act, in this order: the tenant's own rate, the retry budget, the quota of its class at today's water level
+//! ([`crate::quota`]) and of its tenant within it, the bounds of the queue ([`crate::fair_queue`]). On each dispatch: requests
+//! that cannot keep their promise any more leave ([`crate::slo`]), then those whose turn it is go, as far as the engines have room
+//! ([`room`]), then those leave that have waited as long as they may.
+//!
+//! Nothing is refused on a guess: while no rate is known there is no level, no quota and no predicted time, and while an engine's rate is
+//! unknown it has room. And nothing is refused for nobody's good: quotas act only while another class asks too.
+//!
+//! Every key that was admitted is answered exactly once, and every token of it is settled or given back ([`Totals`]).
+
+mod ask;
+mod books;
+mod capacity;
+mod demand;
+mod dispatch;
+mod gauge;
+mod jitter;
+mod line;
+mod room;
+mod rules;
+mod snapshot;
+mod tenants;
+#[cfg(test)]
+mod tests;
+mod verdict;
+
+pub use ask::{Arrival, PoolView};
+pub use books::Totals;
+pub use rules::{OnSloMiss, Rules, SloRules, TenantRules};
+pub use snapshot::{ClassSnapshot, Snapshot};
+pub use verdict::{Decision, Go, GoWhy, Refusal, Rule, Verdict};
+
+use crate::meter::{Limit, Meter};
+use books::{Books, Flight, Stage};
+use capacity::Capacity;
+use demand::Demand;
+use gauge::Gauge;
+use jitter::Jitter;
+use line::{Entry, Line, Waiter};
+use plimsoll_core::{Class, Nanos, RequestId};
+use room::{Need, Room};
+use tenants::Tenants;
+
+/// Largest count that is booked, so that sums never saturate and can be taken apart again.
+const MOST_TOKENS: u64 = 1 << 40;
+
+/// The tenants' parts together, of what the classes above leave: less than all, or a full pool would stay full.
+const PARTS: f64 = 0.9;
+
+/// Traffic of one pool.
+#[derive(Debug)]
+pub struct Admission {
+    rules: Rules,
+    seen: Option<Nanos>,
+    room: Room,
+    gauge: Gauge,
+    capacity: Capacity,
+    demand: Demand,
+    meters: [Meter; 3],
+    tenants: Tenants,
+    line: Line,
+    books: Books,
+    jitter: Jitter,
+    /// When something of a class was admitted last.
+    admitted: [Option<Nanos>; 3],
+    /// Decisions that fell outside `dispatch`.
+    outbox: Vec<Decision>,
+    /// Something happened that can change who keeps a promise.
+    changed: bool,
+    slo_ran: Option<Nanos>,
+    slo_due: Option<Nanos>,
+}
+
+/// What the level says of a class at the moment.
+#[derive(Clone, Copy)]
+struct Standing {
+    level: Option<f64>,
+    share: f64,
+}
+
+impl Admission {
+    #[must_use]
+    pub fn new(rules: Rules) -> Self {
+        let none = Limit { tokens_per_s: f64::INFINITY, burst_tokens: 0 };
+        Admission {
+            seen: None,
+            room: Room::default(),
+            gauge: Gauge::new(&rules),
+            capacity: Capacity::default(),
+            demand: Demand::default(),
+            meters: [Meter::new(none, Nanos::ZERO); 3],
+            tenants: Tenants::default(),
+            line: Line::new(rules.bounds, rules.weights),
+            books: Books::default(),
+            jitter: Jitter::new(rules.seed),
+            admitted: [None; 3],
+            outbox: Vec::new(),
+            changed: false,
+            slo_ran: None,
+            slo_due: None,
+            rules,
+        }
+    }
+
+    #[must_use]
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// Takes new rules. What waits and what runs stays.
+    pub fn reconfigure(&mut self, now: Nanos, rules: Rules) {
+        self.line.reconfigure(rules.bounds, rules.weights);
+        self.tenants.reconfigure(now, &rules);
+        let gauge = Gauge::new(&rules);
+        let (before, after) = (&self.rules, &rules);
+        if (before.rise, before.fall, before.hysteresis) != (after.rise, after.fall, after.hysteresis) {
+            self.gauge = gauge;
+        }
+        if before.seed != after.seed {
+            self.jitter = Jitter::new(rules.seed);
+        }
+        self.rules = rules;
+        // The room depends on the rules.
+        self.seen = None;
+        self.changed = true;
+    }
+
+    /// A request arrives. A key that is known already is taken to have been cancelled.
+    pub fn arrive(&mut self, now: Nanos, mut arrival: Arrival, view: &PoolView<'_>) -> Verdict {
+        arrival.prompt_tokens = arrival.prompt_tokens.min(MOST_TOKENS);
+        arrival.prefill_tokens = arrival.prefill_tokens.min(MOST_TOKENS);
+        arrival.decode_tokens = arrival.decode_tokens.min(MOST_TOKENS);
+        self.observe(now, view);
+        if self.books.contains(arrival.key) {
+            self.cancel(arrival.key, now);
+        }
+        let class = arrival.class;
+        let flight = self.flight(&arrival, now);
+        self.tenants.asks(&arrival.tenant, class, now, &self.rules);
+        self.demand.asked(class, flight.cost(), arrival.prefill_tokens, now);
+        let standing = self.standing(class, now);
+        if arrival.answer_by <= now {
+            return self.refuse(Rule::Deadline, &flight, standing, None);
+        }
+        if let Err(over) = self.tenants.check_rate(&arrival.tenant, flight.cost(), now) {
+            return self.refuse(Rule::TenantRate, &flight, standing, over.retry_after.or(Some(Nanos::MAX)));
+        }
+        let straight = self.line.is_empty() && self.may_begin(&flight, now);
+        if !arrival.retry {
+            self.tenants.fresh(&arrival.tenant);
+        } else if !straight && !self.tenants.try_retry(&arrival.tenant) {
+            return self.refuse(Rule::RetryBudget, &flight, standing, self.drain_time());
+        }
+        if !(straight && self.gauge.is_calm(class, &self.rules))
+            && let Err((rule, retry_after)) = self.check_quota(&flight, standing.share, now)
+        {
+            return self.refuse(rule, &flight, standing, retry_after);
+        }
+        if straight {
+            self.charge(&flight, now);
+            self.room.take(flight.need);
+            self.books.admit(arrival.key, Flight { stage: Stage::Granted, ..flight });
+            let Standing { level, share } = standing;
+            return Verdict::Go(Go { class, waited: Nanos::ZERO, why: GoWhy::Room, level, share });
+        }
+        self.wait(now, &arrival, flight, standing)
+    }
+
+    /// The pool's ledger knows of it now.
+    pub fn begun(&mut self, key: RequestId, now: Nanos) {
+        self.books.advance(key, Stage::Begun, now);
+    }
+
+    /// Its prefill is over.
+    pub fn first_token(&mut self, key: RequestId, now: Nanos) {
+        if let Some(flight) = self.books.advance(key, Stage::Decoding, now) {
+            self.capacity.served(flight.prefill_tokens);
+        }
+    }
+
+    /// It is over. `served_prefill_tokens` and `served_decode_tokens` are what engines did for it, as far as they say; `None`: what was
+    /// expected of it. What was charged beyond that is given back. Unknown keys change nothing.
+    pub fn settle(
+        &mut self,
+        key: RequestId,
+        now: Nanos,
+        served_prefill_tokens: Option<u64>,
+        served_decode_tokens: Option<u64>,
+    ) {
+        let Some(flight) = self.books.get(key).filter(|flight| flight.stage != Stage::Waiting) else {
+            self.cancel(key, now);
+            return;
+        };
+        let prefill = served_prefill_tokens.unwrap_or(flight.prefill_tokens);
+        let decode = served_decode_tokens.map_or(flight.decode_cost, |tokens| self.decode_cost(tokens));
+        let counted = if flight.stage == Stage::Decoding { decode } else { decode.saturating_add(prefill) };
+        self.capacity.served(counted);
+        self.close(key, prefill.saturating_add(decode), now);
+    }
+
+    /// The client has gone, or the request failed before an engine did anything for it: all of it is given back. True where
+    /// the key was known.
+    pub fn cancel(&mut self, key: RequestId, now: Nanos) -> bool {
+        self.line.remove(key);
+        self.outbox.retain(|decision| decision.key() != key);
+        self.close(key, 0, now)
+    }
+
+    /// Nothing waits.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.line.is_empty() && self.outbox.is_empty()
+    }
+
+    fn close(&mut self, key: RequestId, served: u64, now: Nanos) -> bool {
+        let Some((flight, refunded)) = self.books.close(key, served) else { return false };
+        self.meters[flight.class as usize].refund(refunded, now);
+        self.tenants.refund(&flight.tenant, flight.class, refunded, now);
+        self.changed = true;
+        true
+    }
+
+    fn flight(&self, arrival: &Arrival, now: Nanos) -> Flight {
+        let service = self.service(arrival.service, arrival.prefill_tokens);
+        let new_kv = arrival.prefill_tokens.saturating_add(arrival.decode_tokens);
+        Flight {
+            tenant: arrival.tenant.clone(),
+            class: arrival.class,
+            prefill_tokens: arrival.prefill_tokens,
+            decode_cost: self.decode_cost(arrival.decode_tokens),
+            need: Need { prefill_tokens: arrival.prefill_tokens, kv_tokens: new_kv },
+            long: arrival.class != Class::High && service.is_some_and(|time| time > self.rules.long_prefill),
+            stage: Stage::Waiting,
+            since: now,
+        }
+    }
+
+    fn service(&self, known: Option<Nanos>, prefill_tokens: u64) -> Option<Nanos> {
+        known.or_else(|| Some(Nanos::from_secs_f64(prefill_tokens as f64 / self.room.mean_tokens_per_s()?)))
+    }
+
+    fn decode_cost(&self, tokens: u64) -> u64 {
+        ((tokens as f64 * self.rules.decode_token_cost) as u64).min(MOST_TOKENS)
+    }
+
+    /// Reads a view that is new, and measures the level.
+    fn observe(&mut self, now: Nanos, view: &PoolView<'_>) {
+        self.capacity.update(now, !self.line.is_empty());
+        if self.seen == Some(view.taken_at) {
+            return;
+        }
+        self.seen = Some(view.taken_at);
+        self.room.see(view, &self.rules);
+        for need in self.books.granted() {
+            self.room.take(*need);
+        }
+        self.gauge.update(now, &self.room, self.line.prefill_tokens(), &self.rules);
+        self.changed = true;
+    }
+
+    fn standing(&self, class: Class, now: Nanos) -> Standing {
+        Standing { level: self.gauge.held(), share: self.share(class, now) }
+    }
+
+    /// Of the capacity, for a class: what the curve gives it at this level, or what the classes above it do not ask for. The curve alone
+    /// would squeeze a class that asks for nearly everything though hardly anybody is there to profit; and what is left is itself
+    /// cut as the pool fills, so that a capacity that was taken too high shows and is answered.
+    fn share(&self, class: Class, now: Nanos) -> f64 {
+        if self.demand.is_alone(class, now, self.rules.demand_memory) {
+            return 1.0;
+        }
+        let level = self.gauge.held();
+        let kept = level.map_or(1.0, leftover);
+        self.rules.quotas.share(class, level).max(self.left(class, now) * kept)
+    }
+
+    /// Part of the capacity that the classes above this one do not ask for; nothing while no capacity is known.
+    fn left(&self, class: Class, now: Nanos) -> f64 {
+        let above = self.demand.above_tokens_per_s(class, now);
+        self.capacity_tokens_per_s().map_or(0.0, |capacity| (1.0 - above / capacity).clamp(0.0, 1.0))
+    }
+
+    fn capacity_tokens_per_s(&self) -> Option<f64> {
+        self.capacity.tokens_per_s().or(self.room.tokens_per_s())
+    }
+
+    fn class_limit(&self, share: f64) -> Limit {
+        let rate = self.capacity_tokens_per_s().filter(|_| share < 1.0).map_or(f64::INFINITY, |rate| rate * share);
+        let burst_tokens = if rate.is_finite() { (rate * self.rules.burst.as_secs_f64()) as u64 } else { 0 };
+        Limit { tokens_per_s: rate, burst_tokens }
+    }
+
+    fn check_quota(&mut self, flight: &Flight, share: f64, now: Nanos) -> Result<(), (Rule, Option<Nanos>)> {
+        let limit = self.class_limit(share);
+        let meter = &mut self.meters[flight.class as usize];
+        meter.set_limit(limit, now);
+        let Err(class_over) = meter.check(flight.cost(), now) else { return Ok(()) };
+        if self.admitted[flight.class as usize].is_none_or(|last| now.since(last) >= self.rules.aging) {
+            return Ok(());
+        }
+        // A rate of nothing never lets it in.
+        let never = Some(Nanos::MAX);
+        if !self.tenants.has_others(&flight.tenant, flight.class) {
+            return Err((Rule::QuotaClass, class_over.retry_after.or(never)));
+        }
+        // A tenant's part is one of what is there for the class, not of what is let in while the pool is too full.
+        let whole = self.class_limit(share.max(self.left(flight.class, now) * PARTS));
+        match self.tenants.check_part(&flight.tenant, flight.class, whole, flight.cost(), now) {
+            // Below its part: what others have had more is not held against it.
+            Ok(()) => Ok(()),
+            Err(tenant_over) => Err((Rule::QuotaTenant, tenant_over.retry_after.max(class_over.retry_after).or(never))),
+        }
+    }
+
+    fn charge(&mut self, flight: &Flight, now: Nanos) {
+        self.admitted[flight.class as usize] = Some(now);
+        self.meters[flight.class as usize].charge(flight.cost(), now);
+        self.tenants.charge(&flight.tenant, flight.class, flight.cost(), now);
+    }
+
+    fn wait(&mut self, now: Nanos, arrival: &Arrival, flight: Flight, standing: Standing) -> Verdict {
+        let tenant = self.rules.tenant(&arrival.tenant);
+        let asked = arrival.first_token_by.or_else(|| tenant.first_token.map(|within| now + within));
+        let on_miss = (asked.is_some() || self.rules.slo.enforced).then_some(tenant.on_slo_miss);
+        let promised = || now + self.rules.slo.promise(arrival.prompt_tokens, arrival.class);
+        let first_token_by = asked.unwrap_or_else(promised);
+        let mut give_up = (now + self.rules.max_wait).min(arrival.answer_by);
+        if on_miss == Some(OnSloMiss::Refuse) {
+            give_up = give_up.min(first_token_by);
+        }
+        let waiter = Waiter {
+            arrived: now,
+            class: arrival.class,
+            prefill_tokens: arrival.prefill_tokens,
+            first_token_by,
+            service: self.service(arrival.service, arrival.prefill_tokens),
+            on_miss,
+            give_up,
+            answer_by: arrival.answer_by,
+        };
+        let entry = Entry {
+            key: arrival.key,
+            tenant: arrival.tenant.clone(),
+            weight: tenant.weight,
+            cost_tokens: flight.cost(),
+            bytes: arrival.bytes,
+            waiter,
+        };
+        match self.line.push(entry) {
+            Err(_) => self.refuse(Rule::QueueFull, &flight, standing, self.drain_time()),
+            Ok(displaced) => {
+                self.charge(&flight, now);
+                self.books.admit(arrival.key, flight);
+                for (key, waiter) in displaced {
+                    self.turn_away(key, &waiter, Rule::Displaced, self.drain_time(), None, now);
+                }
+                self.changed = true;
+                Verdict::Wait
+            }
+        }
+    }
+
+    fn refuse(&mut self, rule: Rule, flight: &Flight, standing: Standing, wait: Option<Nanos>) -> Verdict {
+        let Standing { level, share } = standing;
+        let retry_after = self.jitter.spread(wait);
+        Verdict::Refuse(Refusal {
+            rule,
+            class: flight.class,
+            waited: Nanos::ZERO,
+            level,
+            share,
+            retry_after,
+            predicted: None,
+            allowed: None,
+        })
+    }
+
+    /// How long what waits here and in front of the engines takes them. `None` where no rate is known; then nobody is refused for
+    /// lack of one, only for a full queue.
+    fn drain_time(&self) -> Option<Nanos> {
+        let tokens = self.line.depth().tokens.saturating_add(self.room.backlog_tokens());
+        Some(Nanos::from_secs_f64(tokens as f64 / self.capacity_tokens_per_s()?))
+    }
+}
+
+/// The part of what is left over that a class may have at a level: all until [`FULL_FROM`], half at the brim.
+fn leftover(level: f64) -> f64 {
+    const FULL_FROM: f64 = 0.85;
+    1.0 - 0.5 * ((level - FULL_FROM) / (1.0 - FULL_FROM)).clamp(0.0, 1.0)
+}

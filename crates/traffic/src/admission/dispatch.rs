@@ -1,0 +1,173 @@
+//! Turns: who of those that wait goes now, and who must leave.
+
+use super::books::{Flight, Stage};
+use super::line::Waiter;
+use super::rules::OnSloMiss;
+use super::verdict::{Decision, Go, GoWhy, Refusal, Rule};
+use super::{Admission, PoolView};
+use crate::slo::{Pool, feasible_set};
+use plimsoll_core::{Nanos, RequestId};
+use std::num::NonZeroU32;
+
+/// The feasible set is looked at again at most this often. It takes some 30 us; what changes meanwhile is seen by the next
+/// look, and nobody is let go who cannot keep his promise.
+const SLO_EVERY: Nanos = Nanos::from_millis(5);
+/// Requests looked at, nearest deadline first. The rule goes in deadline order and drops only from what it has passed, so what it drops
+/// from the nearest is dropped from all: looking at fewer never refuses more, only later.
+const SLO_WINDOW: usize = 512;
+/// How long until a request that waits is looked at again though nothing was heard of the pool.
+const LOOK_AGAIN: Nanos = Nanos::from_millis(20);
+/// Of the part of the engines that the high class asks for, held back for it: it does not come evenly.
+const HELD_BACK: f64 = 1.5;
+
+impl Admission {
+    /// Lets go whoever may, and refuses whoever must. To be called when a request was answered with [`super::Verdict::Wait`], when the
+    /// pool changed, and at [`Admission::next_look`]. Each key that waits comes out once.
+    pub fn dispatch(&mut self, now: Nanos, view: &PoolView<'_>) -> Vec<Decision> {
+        self.observe(now, view);
+        self.check_promises(now);
+        self.serve(now);
+        // After the turns: a stall of this process is not a reason to send away what can go now.
+        while let Some(key) = self.line.overdue(now) {
+            let Some(waiter) = self.line.remove(key) else { break };
+            if waiter.answer_by > now && waiter.on_miss == Some(OnSloMiss::Refuse) && waiter.first_token_by <= now {
+                self.miss(key, &waiter, None, now);
+                continue;
+            }
+            let rule = if waiter.answer_by <= now { Rule::Deadline } else { Rule::WaitBudget };
+            self.turn_away(key, &waiter, rule, self.drain_time(), None, now);
+        }
+        std::mem::take(&mut self.outbox)
+    }
+
+    /// When `dispatch` should be called at the latest; `None` while nothing waits.
+    #[must_use]
+    pub fn next_look(&self, now: Nanos) -> Option<Nanos> {
+        if !self.outbox.is_empty() {
+            return Some(now);
+        }
+        let give_up = self.line.next_give_up()?;
+        let look = now + LOOK_AGAIN;
+        Some(self.slo_due.map_or(look, |due| due.max(now)).min(look).min(give_up))
+    }
+
+    /// Whether an engine could begin it now and nothing is held back from it.
+    pub(super) fn may_begin(&self, flight: &Flight, now: Nanos) -> bool {
+        !self.is_held_back(flight, now) && self.room.fits(flight.need)
+    }
+
+    fn is_held_back(&self, flight: &Flight, now: Nanos) -> bool {
+        flight.long && self.most_long_prefills(now).is_some_and(|most| self.books.long_prefills() >= most)
+    }
+
+    /// Engines that long requests of the lower classes may keep at once: all but what the high class asks for, and always one. `None`: any
+    /// number.
+    pub(super) fn most_long_prefills(&self, now: Nanos) -> Option<usize> {
+        let demand = self.demand.high_prefill_tokens_per_s(now, self.rules.demand_memory)?;
+        let reserved = (demand / self.room.mean_tokens_per_s()? * HELD_BACK).ceil().max(1.0) as usize;
+        Some(self.room.engines().saturating_sub(reserved).max(1))
+    }
+
+    fn serve(&mut self, now: Nanos) {
+        let mut held_back = [false; 3];
+        while let Some(key) = self.line.peek(|class| !held_back[class as usize]) {
+            let (Some(flight), Some(waiter)) = (self.books.get(key), self.line.get(key).copied()) else { break };
+            let need = flight.need;
+            // Whoever is next in turn waits for the room he needs: going round him would starve the large.
+            if !self.room.fits(need) {
+                break;
+            }
+            if self.is_held_back(flight, now) {
+                held_back[waiter.class as usize] = true;
+                continue;
+            }
+            let late = waiter.service.is_some_and(|service| now + service > waiter.first_token_by);
+            if late && waiter.on_miss == Some(OnSloMiss::Refuse) {
+                self.line.remove(key);
+                self.miss(key, &waiter, None, now);
+                continue;
+            }
+            self.line.pop(|class| !held_back[class as usize]);
+            self.room.take(need);
+            self.books.advance(key, Stage::Granted, now);
+            let standing = self.standing(waiter.class, now);
+            let waited = now.since(waiter.arrived);
+            let go = Go { class: waiter.class, waited, why: GoWhy::Turn, level: standing.level, share: standing.share };
+            self.outbox.push(Decision::Go { key, go });
+        }
+    }
+
+    /// Refuses, or demotes, whoever cannot be served in time beside the others.
+    fn check_promises(&mut self, now: Nanos) {
+        let due = self.changed || self.slo_due.is_some_and(|due| due <= now);
+        let early = self.slo_ran.is_some_and(|ran| now.since(ran) < SLO_EVERY);
+        if self.line.promised() == 0 || !due || early {
+            return;
+        }
+        (self.changed, self.slo_ran, self.slo_due) = (false, Some(now), None);
+        let (Some(rate), Some(engines)) = (self.room.tokens_per_s(), engines(self.room.engines())) else { return };
+        let in_front = Nanos::from_secs_f64(self.room.backlog_tokens() as f64 / rate);
+        let pool = Pool { free_at: now + in_front, capacity: engines, least: Nanos::ZERO };
+        let verdict = feasible_set(&self.line.jobs(SLO_WINDOW), &pool);
+        self.slo_due = verdict.slack.map(|slack| now + slack);
+        for refused in verdict.refused {
+            if let Some(waiter) = self.line.get(refused.key).copied() {
+                self.line_miss(refused.key, &waiter, refused.finish, now);
+            }
+        }
+    }
+
+    fn line_miss(&mut self, key: RequestId, waiter: &Waiter, finish: Nanos, now: Nanos) {
+        if waiter.on_miss == Some(OnSloMiss::BestEffort) {
+            self.demote(key, now);
+        } else {
+            self.line.remove(key);
+            self.miss(key, waiter, Some(finish), now);
+        }
+    }
+
+    /// It is out of the queue and would be late.
+    fn miss(&mut self, key: RequestId, waiter: &Waiter, finish: Option<Nanos>, now: Nanos) {
+        let finish = finish.unwrap_or(now + waiter.service.unwrap_or(Nanos::ZERO));
+        let over = finish.since(waiter.first_token_by);
+        self.turn_away(key, waiter, Rule::SloUnattainable, Some(over), Some(finish.since(waiter.arrived)), now);
+    }
+
+    /// To the end of class low.
+    fn demote(&mut self, key: RequestId, now: Nanos) {
+        let weight = self.books.get(key).map_or(1, |flight| self.rules.tenant(&flight.tenant).weight);
+        // It was in the queue, so there is room for it.
+        if let Some(waiter) = self.line.demote(key, weight) {
+            self.turn_away(key, &waiter, Rule::QueueFull, self.drain_time(), None, now);
+        }
+    }
+
+    /// Refuses a request that waited and is out of the queue.
+    pub(super) fn turn_away(
+        &mut self,
+        key: RequestId,
+        waiter: &Waiter,
+        rule: Rule,
+        wait: Option<Nanos>,
+        predicted: Option<Nanos>,
+        now: Nanos,
+    ) {
+        let standing = self.standing(waiter.class, now);
+        let refusal = Refusal {
+            rule,
+            class: waiter.class,
+            waited: now.since(waiter.arrived),
+            level: standing.level,
+            share: standing.share,
+            retry_after: self.jitter.spread(wait),
+            predicted,
+            allowed: predicted.map(|_| waiter.first_token_by.since(waiter.arrived)),
+        };
+        self.close(key, 0, now);
+        self.outbox.push(Decision::Refuse { key, refusal });
+    }
+}
+
+fn engines(count: usize) -> Option<NonZeroU32> {
+    NonZeroU32::new(u32::try_from(count).unwrap_or(u32::MAX))
+}
