@@ -4,6 +4,7 @@
 
 mod cli;
 mod errors;
+mod headers;
 mod metrics;
 
 use crate::complaint::Complaint;
@@ -22,6 +23,7 @@ pub fn pages() -> anyhow::Result<Vec<(&'static str, String)>> {
         ("settings.schema.json", serde_json::to_string_pretty(&plimsoll_settings::json_schema())? + "\n"),
         ("cli.md", cli::page()),
         ("errors.md", errors::page()),
+        ("headers.md", headers::page()),
         ("metrics.md", metrics::page()),
     ])
 }

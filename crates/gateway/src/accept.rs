@@ -24,7 +24,8 @@ use plimsoll_core::{ErrorCode, InstanceId, Outcome, RequestId};
 use plimsoll_load::{AttemptEnd, Charge};
 use plimsoll_protocol::prompt::TextIds;
 use plimsoll_protocol::request::{Api, MAX_MODEL_BYTES, PromptIds, PromptSize, RequestFacts, prompt_ids, scan};
-use plimsoll_traffic::class::classify;
+use plimsoll_protocol::wishes::Wishes;
+use plimsoll_traffic::class::{classify, grant};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -96,13 +97,15 @@ async fn generation(
     if shared.stopping() {
         return Err(ApiError::new(ErrorCode::ShuttingDown, "this gateway is stopping, use another one").retry_after(1));
     }
-    let deadline_ms = headers::deadline_ms(&head.headers)?.unwrap_or(u64::MAX).min(settings.limits.request_timeout_ms);
     let mut hold = shared.bodies.hold();
     let body = read_body(&settings.limits, &head.headers, body, &mut hold).await?;
     if settings.telemetry.log_prompts {
         tracing::debug!(request = %id, body = %String::from_utf8_lossy(&body), "request body (telemetry.log_prompts)");
     }
     let facts = scan(route.api, &body)?;
+    let wishes = Wishes::read(&head.headers, facts.priority, facts.service_tier.as_deref())?;
+    let longest = Duration::from_millis(settings.limits.request_timeout_ms);
+    let time_left = wishes.remaining.map_or(longest, |left| longest.min(Duration::from_nanos(left.0)));
     let model = match (&facts.model, head.headers.get(&MODEL)) {
         (Some(model), _) => Some(model.clone()),
         (None, Some(named)) => {
@@ -124,6 +127,8 @@ async fn generation(
     let best_tokens = cache.as_ref().map(CachePlan::best_tokens);
     let hit_rounds = turn.map_or(0, |turn| turn.hit_rounds);
     let verdict = classify(&class_rules(&settings), prompt_tokens, best_tokens, hit_rounds);
+    // Without rules for tenants nobody may ask for more than the request gets by itself.
+    let verdict = grant(verdict, wishes.class, verdict.class);
     let output_tokens = facts.max_output_tokens.unwrap_or(settings.policy.assumed_output_tokens);
     let charge = Charge {
         uncached_prefill_tokens: prompt_tokens,
@@ -173,12 +178,13 @@ async fn generation(
     let keep_alive = Duration::from_millis(settings.streams.keep_alive_ms);
     let flow = Box::new(Flow {
         shared: shared.clone(),
-        deadline: tokio::time::Instant::now() + Duration::from_millis(deadline_ms),
+        deadline: tokio::time::Instant::from_std(started) + time_left,
         target: head.uri.path_and_query().map_or(route.path, |t| t.as_str()).to_owned(),
         settings,
         id,
         route,
         facts,
+        wishes,
         model,
         body,
         hold,

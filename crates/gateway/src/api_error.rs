@@ -6,6 +6,7 @@ use http::{HeaderValue, Response, StatusCode};
 use plimsoll_core::ErrorCode;
 use plimsoll_protocol::error_body::{error_event, error_json};
 use plimsoll_protocol::request::RequestError;
+use plimsoll_protocol::wishes::{Place, SPELLINGS, WishError};
 
 /// An error on its way to a client, before or inside a stream.
 #[derive(Clone, Debug)]
@@ -62,5 +63,13 @@ impl From<RequestError> for ApiError {
                 ApiError { param: Some(param), ..ApiError::new(ErrorCode::InvalidRequest, message) }
             }
         }
+    }
+}
+
+impl From<WishError> for ApiError {
+    fn from(error: WishError) -> Self {
+        let in_body = SPELLINGS.iter().any(|s| s.place == Place::Body && s.name == error.name());
+        let code = if in_body { ErrorCode::InvalidRequest } else { ErrorCode::InvalidHeader };
+        ApiError { param: Some(error.name()), ..ApiError::new(code, error.to_string()) }
     }
 }

@@ -16,6 +16,7 @@ use plimsoll_core::{Class, ErrorCode, InstanceId, Outcome, RequestId};
 use plimsoll_load::Charge;
 use plimsoll_pools::chunk::Usage;
 use plimsoll_protocol::request::{Api, RequestFacts};
+use plimsoll_protocol::wishes::Wishes;
 use plimsoll_settings::Settings;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -50,6 +51,8 @@ pub struct Flow {
     /// Path and query as sent.
     pub target: String,
     pub facts: RequestFacts,
+    /// What the client asked of the service.
+    pub wishes: Wishes,
     pub model: Option<String>,
     pub body: Bytes,
     pub hold: BodyHold,

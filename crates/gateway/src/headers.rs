@@ -107,21 +107,6 @@ pub fn client_request_id(headers: &HeaderMap) -> Result<Option<HeaderValue>, Api
     Ok(Some(value.clone()))
 }
 
-/// Remaining time that the client's own deadline leaves, in milliseconds.
-///
-/// # Errors
-/// `invalid_header` for anything but a positive whole number.
-pub fn deadline_ms(headers: &HeaderMap) -> Result<Option<u64>, ApiError> {
-    let Some(value) = headers.get(&DEADLINE_MS) else { return Ok(None) };
-    match value.to_str().ok().and_then(|v| v.trim().parse::<u64>().ok()) {
-        Some(ms) if ms > 0 => Ok(Some(ms)),
-        _ => Err(ApiError::new(
-            ErrorCode::InvalidHeader,
-            "`x-request-deadline-ms` must be a positive whole number of milliseconds",
-        )),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,13 +141,5 @@ mod tests {
         assert!(client_request_id(&map(&[("x-request-id", "abc-1")])).unwrap().is_some());
         assert!(client_request_id(&map(&[("x-request-id", "a b")])).is_err());
         assert!(client_request_id(&map(&[("x-request-id", "")])).is_err());
-    }
-
-    #[test]
-    fn deadlines_are_positive_numbers() {
-        assert_eq!(deadline_ms(&map(&[("x-request-deadline-ms", "1500")])).unwrap(), Some(1500));
-        for bad in ["-1", "0", "NaN", "1e9", "99999999999999999999"] {
-            assert!(deadline_ms(&map(&[("x-request-deadline-ms", bad)])).is_err(), "{bad}");
-        }
     }
 }

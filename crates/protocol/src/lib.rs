@@ -7,3 +7,4 @@ pub mod prompt;
 pub mod request;
 pub mod sse;
 pub mod tokenizer;
+pub mod wishes;

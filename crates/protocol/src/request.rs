@@ -43,6 +43,10 @@ pub struct RequestFacts {
     pub batch: bool,
     /// Byte range of the value of a top-level `rid`.
     pub rid: Option<std::ops::Range<usize>>,
+    /// Top-level `priority`; the engines disagree on which end comes first.
+    pub priority: Option<i64>,
+    /// Top-level `service_tier`, OpenAI's word for a class of service; `None` where it is no string.
+    pub service_tier: Option<String>,
 }
 
 /// Size of the prompt: exact where token ids were sent, else the bytes of its text as it stands in the JSON.
@@ -95,6 +99,10 @@ struct Scan<'a> {
     /// Kept even where it is `null`: its place in the text is what matters.
     #[serde(borrow, default, deserialize_with = "even_null")]
     rid: Option<&'a RawValue>,
+    #[serde(borrow)]
+    priority: Option<&'a RawValue>,
+    #[serde(borrow)]
+    service_tier: Option<&'a RawValue>,
 }
 
 fn even_null<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D::Error> {
@@ -184,6 +192,8 @@ pub fn scan(api: Api, body: &Bytes) -> Result<RequestFacts, RequestError> {
         sequences,
         batch: prompts != 1 || scan.input_is_list(api),
         rid: scan.rid.map(|raw| span(text, raw.get())),
+        priority: optional(scan.priority, "priority", "an integer of 64 bits")?,
+        service_tier: present(scan.service_tier).and_then(|raw| serde_json::from_str(raw.get()).ok()),
     })
 }
 

@@ -13,8 +13,11 @@
 //! needs a hit fraction that is *known* to be small. So a long request with unknown hits is medium. A session that has found its KV turn after
 //! turn and has lost it now is medium too: shedding it would lose what it will be worth again after one prefill.
 
+mod asked;
 #[cfg(test)]
 mod tests;
+
+pub use asked::grant;
 
 use plimsoll_core::Class;
 use serde::Serialize;
@@ -49,7 +52,8 @@ impl Default for ClassRules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ClassVerdict {
     pub class: Class,
-    /// `few_uncached_tokens`, `high_hit_fraction`, `long_and_cold`, `long_hits_unknown`, `established_session` or `between`.
+    /// `few_uncached_tokens`, `high_hit_fraction`, `long_and_cold`, `long_hits_unknown`, `established_session`, `between`, or
+    /// from [`grant`] `asked_lower` or `asked_higher`.
     pub rule: &'static str,
 }
 

@@ -5,9 +5,10 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use plimsoll_gateway::auth::{Keys, bearer_is};
 use plimsoll_gateway::headers::{
-    DEADLINE_MS, REQUEST_ID, TRACEPARENT, check_size, client_request_id, deadline_ms, towards_client, towards_engine,
+    REQUEST_ID, TRACEPARENT, check_size, client_request_id, towards_client, towards_engine,
 };
 use plimsoll_gateway::trace_context::TraceContext;
+use plimsoll_protocol::wishes::{SPELLINGS, Wishes};
 use plimsoll_settings::{ApiKey, Auth, Limits};
 
 const KEY: &str = "alpha";
@@ -15,7 +16,8 @@ const KEY_SHA256: &str = "8ed3f6ad685b959ead7022518e1af76cd816f8e8ec7ccdda1ed401
 
 pub fn run(data: &[u8]) {
     let headers = read(data);
-    ids_and_deadlines(&headers);
+    ids(&headers);
+    wishes(&headers);
     credentials(&headers);
     trace(&headers);
     forwarding(&headers);
@@ -33,16 +35,23 @@ fn read(data: &[u8]) -> HeaderMap {
     headers
 }
 
-fn ids_and_deadlines(headers: &HeaderMap) {
+fn ids(headers: &HeaderMap) {
     match client_request_id(headers) {
         Ok(None) => assert!(!headers.contains_key(&REQUEST_ID)),
         Ok(Some(id)) => assert!((1..=128).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)),
         Err(_) => assert!(headers.contains_key(&REQUEST_ID)),
     }
-    match deadline_ms(headers) {
-        Ok(None) => assert!(!headers.contains_key(&DEADLINE_MS)),
-        Ok(Some(ms)) => assert!(ms > 0),
-        Err(_) => assert!(headers.contains_key(&DEADLINE_MS)),
+}
+
+/// A wish is heard where one is sent, and only there; a value that is refused is one of a header that is there.
+fn wishes(headers: &HeaderMap) {
+    let sent = SPELLINGS.iter().any(|spelling| headers.contains_key(spelling.name));
+    match Wishes::read(headers, None, None) {
+        Ok(wishes) => {
+            assert_eq!(wishes != Wishes::default(), sent, "{wishes:?}");
+            assert!([wishes.ttft, wishes.tpot, wishes.remaining].into_iter().flatten().all(|time| time.0 > 0));
+        }
+        Err(error) => assert!(headers.contains_key(error.name()), "{error}"),
     }
 }
 

@@ -113,8 +113,8 @@ pub(crate) fn read(
             "tools" if value.as_array().is_some_and(Vec::is_empty) => {}
             "tool_choice" if value == "none" || value == "auto" => {}
             "response_format" if value["type"] == "text" => {}
-            // Said about the client, for logs.
-            "user" if value.is_string() => {}
+            // Said about the client, for logs; said to the gateway.
+            "user" | "service_tier" if value.is_string() => {}
             "logprobs" | "top_logprobs" | "prompt_logprobs" => return Err("logprobs"),
             "tools" | "tool_choice" | "parallel_tool_calls" | "functions" | "function_call" => return Err("tools"),
             "response_format" => return Err("response_format"),

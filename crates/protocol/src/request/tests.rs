@@ -22,6 +22,17 @@ fn chat_facts() {
 }
 
 #[test]
+fn urgency_in_the_body() {
+    let f = facts(Api::Chat, r#"{"messages":[],"priority":-7,"service_tier":"fl\u0065x"}"#);
+    assert_eq!((f.priority, f.service_tier.as_deref()), (Some(-7), Some("flex")));
+    let f = facts(Api::Generate, r#"{"text":"a","priority":null,"service_tier":5}"#);
+    assert_eq!((f.priority, f.service_tier), (None, None));
+    for bad in ["1.5", "\"high\"", "1e999", "9223372036854775808", "true"] {
+        assert!(refused(Api::Chat, format!(r#"{{"messages":[],"priority":{bad}}}"#).as_bytes()).contains("`priority`"));
+    }
+}
+
+#[test]
 fn prompts_of_every_shape() {
     let size = |json: &str| {
         let f = facts(Api::Completions, &format!(r#"{{"model":"m","prompt":{json},"n":2}}"#));

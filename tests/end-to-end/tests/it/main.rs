@@ -37,6 +37,7 @@ mod soak;
 mod spread;
 mod tls;
 mod token_mode;
+mod wishes;
 
 use plimsoll_end_to_end::{PATIENCE, eventually};
 use plimsoll_fakes::{Control, Dialect, FakeEngine, Fault, Options, Snapshot};

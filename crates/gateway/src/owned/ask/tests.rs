@@ -19,6 +19,7 @@ fn what_is_understood_is_taken_over() {
         "stop": "END", "skip_special_tokens": false, "stop_token_ids": [5], "priority": -1, "n": 1, "logprobs": false, "tools": [],
         "tool_choice": "auto", "response_format": {"type": "text"}, "user": "u", "top_p": null, "min_tokens": 0,
         "chat_template_kwargs": {"enable_thinking": false}, "reasoning_effort": "low",
+        "service_tier": "flex",
     }))
     .unwrap();
     assert_eq!((ask.stream, ask.include_usage, ask.max_tokens, ask.skip_special_tokens), (true, true, Some(9), false));
@@ -51,7 +52,6 @@ fn what_is_not_is_the_engines() {
         (json!({"stop": [""]}), "value"),
         (json!({"stop": [7]}), "value"),
         (json!({"stop_token_ids": ["x"]}), "value"),
-        (json!({"priority": "high"}), "value"),
         (json!({"skip_special_tokens": 1}), "value"),
         (json!({"cache_salt": "t"}), "field"),
         (json!({"regex": "a*"}), "field"),
