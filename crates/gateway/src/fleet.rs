@@ -8,7 +8,7 @@ use plimsoll_core::{EngineKind, InstanceId, Nanos};
 use plimsoll_load::HealthState;
 use plimsoll_pools::capability::Capability;
 use plimsoll_pools::http::Endpoint;
-use plimsoll_settings::Engine as EngineSettings;
+use plimsoll_settings::{Engine as EngineSettings, PriorityOrder};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -88,6 +88,12 @@ impl EngineHandle {
     #[must_use]
     pub fn take_renewal(&self) -> bool {
         self.renewal.swap(false, Ordering::Relaxed)
+    }
+
+    /// As configured.
+    #[must_use]
+    pub fn priority_order(&self) -> Option<PriorityOrder> {
+        self.reach.load().settings.priority_order
     }
 
     /// As found by probing, else as configured.

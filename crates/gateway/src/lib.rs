@@ -17,6 +17,7 @@ pub mod body;
 pub mod body_budget;
 pub mod cache_plan;
 pub mod clock;
+mod engine_priority;
 mod first_event;
 pub mod fleet;
 pub mod flow;

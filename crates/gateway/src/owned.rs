@@ -129,15 +129,16 @@ impl Owned {
         model: Option<&str>,
         rid: &str,
         rank: Option<u16>,
+        priority: Option<i64>,
     ) -> Bytes {
         let capability = engine.capability.load();
         match route {
             TokenRoute::Generate => {
                 let recommended = self.defaults(route, capability.as_deref()).unwrap_or(false);
                 let keys = adapter(EngineKind::Sglang).rank_keys;
-                body::generate(&self.ask, &self.ids, recommended, rid, keys, rank)
+                body::generate(&self.ask, &self.ids, recommended, rid, keys, rank, priority)
             }
-            TokenRoute::Completions => body::completions(&self.ask, &self.ids, model),
+            TokenRoute::Completions => body::completions(&self.ask, &self.ids, model, priority),
         }
     }
 }

@@ -62,7 +62,7 @@ pub(crate) async fn describe(
     }
     capability.degrade(
         "does not show whether answers report cached prompt tokens (--enable-prompt-tokens-details) and whether \
-         priorities are on (--scheduling-policy priority): no `priority` is sent",
+         priorities are on (--scheduling-policy priority): no `priority` is sent unless `priority_order` of this engine is set",
     );
     Ok(capability)
 }

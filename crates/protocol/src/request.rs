@@ -17,7 +17,7 @@ mod splice;
 mod tests;
 
 pub use prompt_ids::{PromptIds, prompt_ids};
-pub use splice::Splice;
+pub use splice::{PIECES, Set, splice};
 
 /// Which API a body belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,8 @@ pub struct RequestFacts {
     pub rid: Option<std::ops::Range<usize>>,
     /// Top-level `priority`; the engines disagree on which end comes first.
     pub priority: Option<i64>,
+    /// Byte range of its value, `null` included.
+    pub priority_at: Option<std::ops::Range<usize>>,
     /// Top-level `service_tier`, OpenAI's word for a class of service; `None` where it is no string.
     pub service_tier: Option<String>,
 }
@@ -99,7 +101,7 @@ struct Scan<'a> {
     /// Kept even where it is `null`: its place in the text is what matters.
     #[serde(borrow, default, deserialize_with = "even_null")]
     rid: Option<&'a RawValue>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "even_null")]
     priority: Option<&'a RawValue>,
     #[serde(borrow)]
     service_tier: Option<&'a RawValue>,
@@ -193,6 +195,7 @@ pub fn scan(api: Api, body: &Bytes) -> Result<RequestFacts, RequestError> {
         batch: prompts != 1 || scan.input_is_list(api),
         rid: scan.rid.map(|raw| span(text, raw.get())),
         priority: optional(scan.priority, "priority", "an integer of 64 bits")?,
+        priority_at: scan.priority.map(|raw| span(text, raw.get())),
         service_tier: present(scan.service_tier).and_then(|raw| serde_json::from_str(raw.get()).ok()),
     })
 }

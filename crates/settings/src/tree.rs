@@ -104,6 +104,22 @@ pub struct Engine {
     /// KV tokens it can hold, where it does not report that itself.
     #[serde(default)]
     pub capacity_kv_tokens: Option<u64>,
+    /// Which end of the body's `priority` its own scheduler serves first, where it does not report that itself: `lower_first` for vLLM
+    /// started with `--scheduling-policy priority`. Requests then carry their class as `priority`; with `none` they never do.
+    #[serde(default)]
+    pub priority_order: Option<PriorityOrder>,
+}
+
+/// Sense of an engine's `priority`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PriorityOrder {
+    /// SGLang's.
+    HigherFirst,
+    /// vLLM's, and SGLang's with `--schedule-low-priority-values-first`.
+    LowerFirst,
+    /// It takes none.
+    None,
 }
 
 /// One model.

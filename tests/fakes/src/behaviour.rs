@@ -78,6 +78,9 @@ pub struct Options {
     /// Requests that wait at once; further ones are refused.
     #[arg(long)]
     pub max_queued: Option<u64>,
+    /// Was started with `--enable-priority-scheduling` (SGLang only; vLLM does not say).
+    #[arg(long)]
+    pub priority_scheduling: bool,
     /// PEM certificate chain; with `--tls-key` the fake speaks TLS.
     #[arg(long, requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
@@ -101,6 +104,7 @@ impl Options {
             idle_close_ms: 5_000,
             max_running: None,
             max_queued: None,
+            priority_scheduling: false,
             tls_cert: None,
             tls_key: None,
         }

@@ -155,6 +155,7 @@ fn server_info(state: &State) -> Value {
     json!({"model_path": "/models/tiny-llama", "served_model_name": state.options.model, "version": "0.5.23",
         "dp_size": 1, "tp_size": 1, "page_size": 32, "max_total_num_tokens": 262_144,
         "max_running_requests": state.options.max_running.unwrap_or(64), "disaggregation_mode": "null",
+        "enable_priority_scheduling": state.options.priority_scheduling,
         "kv_events": null, "internal_states": [{"effective_max_running_requests_per_dp": 64,
             "last_gen_throughput": 0.0, "memory_usage": {"kvcache": 1.0, "token_capacity": 262_144}}]})
 }

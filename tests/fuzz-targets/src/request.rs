@@ -3,7 +3,7 @@
 
 use crate::json;
 use bytes::Bytes;
-use plimsoll_protocol::request::{Api, PromptSize, RequestFacts, Splice, scan};
+use plimsoll_protocol::request::{Api, PromptSize, RequestFacts, Set, scan, splice};
 use serde_json::Value;
 
 const RID: &str = "00000000-fuzz-4000-8000-000000000000";
@@ -60,19 +60,25 @@ fn whole_numbers(ids: &Value) -> u64 {
     }
 }
 
-/// Exactly one `rid`, ours; every other member as it was, in its place.
+/// Exactly one `rid`, ours, and one `priority`; every other member as it was, in its place.
 fn spliced(body: &Bytes, facts: &RequestFacts) {
-    let splice = Splice::with_rid(body, facts, RID);
-    let joined = [splice.before, splice.inserted, splice.after].concat();
+    let joined = splice(body, facts, &Set { rid: Some(RID), rank: Some((&["rank"], 3)), priority: Some(-7) }).concat();
     let (Some(before), Some(after)) = (json::members(body), json::members(&joined)) else {
         // A lone surrogate in a key is within the grammar, but no string.
         assert!(json::tree(body).is_ok_and(|tree| tree.is_none()), "the spliced body is no object");
         return;
     };
     let others = |all: &[(String, Box<serde_json::value::RawValue>)]| -> Vec<(String, String)> {
-        all.iter().filter(|(key, _)| key != "rid").map(|(key, raw)| (key.clone(), raw.get().to_owned())).collect()
+        let ours = ["rid", "priority", "rank"];
+        let rest = all.iter().filter(|(key, _)| !ours.contains(&key.as_str()));
+        rest.map(|(key, raw)| (key.clone(), raw.get().to_owned())).collect()
     };
     assert_eq!(others(&before), others(&after));
-    let rids: Vec<_> = after.iter().filter(|(key, _)| key == "rid").map(|(_, raw)| raw.get()).collect();
-    assert_eq!(rids, [format!("\"{RID}\"")]);
+    for (key, value) in [("rid", format!("\"{RID}\"")), ("priority", "-7".to_owned())] {
+        let found: Vec<_> = after.iter().filter(|(name, _)| name == key).map(|(_, raw)| raw.get()).collect();
+        assert_eq!(found, [value]);
+    }
+    let last = after.last().map(|(key, raw)| (key.as_str(), raw.get()));
+    assert_eq!(last, Some(("rank", "3")), "a later one would win");
+    assert_eq!(splice(body, facts, &Set::default()).concat(), **body);
 }

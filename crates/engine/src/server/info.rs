@@ -4,6 +4,7 @@ use super::State;
 use super::bootstrap::mode;
 use super::errors::ApiError;
 use super::params::fresh_id;
+use crate::SchedulePolicy;
 use crate::disagg::Role;
 use crate::mailbox::Ticket;
 use crate::request::{Request, Task};
@@ -167,6 +168,8 @@ pub(crate) fn server_info(state: &State) -> Json<Value> {
         "chunked_prefill_size": state.config.token_budget,
         "incremental_streaming_output": state.config.incremental_streaming,
         "schedule_policy": state.config.order.policy.as_str(),
+        "enable_priority_scheduling": state.config.order.policy == SchedulePolicy::Priority,
+        "schedule_low_priority_values_first": state.config.order.low_priority_first,
         "dp_size": state.config.dp_size,
         "timing": state.config.timing.as_ref().map(timing),
         "tp_size": 1,

@@ -21,7 +21,6 @@ pub(crate) struct Ask {
     pub skip_special_tokens: bool,
     /// Other sampling parameters under OpenAI's and vLLM's names, as the client wrote them.
     pub sampling: Vec<(&'static str, Value)>,
-    pub priority: Option<Value>,
     /// What the model's `generation_config.json` recommends and the request leaves open.
     pub recommended: Vec<(&'static str, Value)>,
 }
@@ -105,7 +104,6 @@ pub(crate) fn read(
                 min_tokens = value.as_u64().ok_or("value")? > 0;
                 ask.sampling.push(("min_tokens", value));
             }
-            "priority" => ask.priority = Some(value).filter(Value::is_i64).map(Some).ok_or("value")?,
             "stream_options" => ask.include_usage = include_usage(&value).ok_or("stream_options")?,
             "reasoning_effort" if value.is_string() => {}
             "n" | "best_of" if value == 1 => {}
@@ -115,6 +113,7 @@ pub(crate) fn read(
             "response_format" if value["type"] == "text" => {}
             // Said about the client, for logs; said to the gateway.
             "user" | "service_tier" if value.is_string() => {}
+            "priority" if value.is_i64() => {}
             "logprobs" | "top_logprobs" | "prompt_logprobs" => return Err("logprobs"),
             "tools" | "tool_choice" | "parallel_tool_calls" | "functions" | "function_call" => return Err("tools"),
             "response_format" => return Err("response_format"),

@@ -16,6 +16,7 @@ pub(super) fn generate(
     rid: &str,
     rank_keys: &[&str],
     rank: Option<u16>,
+    priority: Option<i64>,
 ) -> Bytes {
     let mut sampling = Map::new();
     for (name, value) in ask.sampling.iter().chain(ask.recommended.iter().filter(|_| recommended)) {
@@ -35,14 +36,14 @@ pub(super) fn generate(
     }
     body.insert("stream".to_owned(), json!(ask.stream));
     body.insert("sampling_params".to_owned(), Value::Object(sampling));
-    if let Some(priority) = &ask.priority {
-        body.insert("priority".to_owned(), priority.clone());
+    if let Some(priority) = priority {
+        body.insert("priority".to_owned(), json!(priority));
     }
     with_ids(body, "input_ids", ids)
 }
 
 /// For `/v1/completions` with `return_token_ids`.
-pub(super) fn completions(ask: &Ask, ids: &[u32], model: Option<&str>) -> Bytes {
+pub(super) fn completions(ask: &Ask, ids: &[u32], model: Option<&str>, priority: Option<i64>) -> Bytes {
     let mut body = Map::new();
     if let Some(model) = model {
         body.insert("model".to_owned(), json!(model));
@@ -61,8 +62,8 @@ pub(super) fn completions(ask: &Ask, ids: &[u32], model: Option<&str>) -> Bytes 
     if !ask.stops.is_empty() {
         body.insert("stop".to_owned(), json!(ask.stops));
     }
-    if let Some(priority) = &ask.priority {
-        body.insert("priority".to_owned(), priority.clone());
+    if let Some(priority) = priority {
+        body.insert("priority".to_owned(), json!(priority));
     }
     with_ids(body, "prompt", ids)
 }
@@ -97,17 +98,18 @@ mod tests {
     #[test]
     fn each_engine_in_its_own_words() {
         let parsed = |body: Bytes| serde_json::from_slice::<Value>(&body).unwrap();
-        let body = parsed(generate(&ask(), &[1, 22], false, "r", &["routed_dp_rank"], Some(3)));
+        let body = parsed(generate(&ask(), &[1, 22], false, "r", &["routed_dp_rank"], Some(3), None));
         let sampling = json!({"temperature": 0.5, "sampling_seed": 7, "min_new_tokens": 2, "max_new_tokens": null,
             "skip_special_tokens": true, "stop": ["x"]});
         assert_eq!(
             body,
             json!({"rid": "r", "routed_dp_rank": 3, "stream": false, "sampling_params": sampling, "input_ids": [1, 22]})
         );
-        let body = parsed(generate(&ask(), &[], true, "r", &["routed_dp_rank"], None));
+        let body = parsed(generate(&ask(), &[], true, "r", &["routed_dp_rank"], None, Some(4)));
         assert_eq!((&body["sampling_params"]["top_k"], body.get("routed_dp_rank")), (&json!(20), None));
-        let ask = Ask { stream: true, max_tokens: Some(9), priority: Some(json!(-1)), ..ask() };
-        let body = parsed(completions(&ask, &[5], Some("m")));
+        assert_eq!(body["priority"], 4);
+        let ask = Ask { stream: true, max_tokens: Some(9), ..ask() };
+        let body = parsed(completions(&ask, &[5], Some("m"), Some(-1)));
         assert_eq!(
             body,
             json!({"model": "m", "temperature": 0.5, "seed": 7, "min_tokens": 2, "max_tokens": 9, "skip_special_tokens": true,

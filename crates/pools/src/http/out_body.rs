@@ -6,15 +6,15 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Up to five byte ranges sent one after the other; the length is known. Cloning copies no bytes.
+/// A few byte ranges sent one after the other; the length is known. Cloning copies no bytes.
 #[derive(Clone, Debug, Default)]
 pub struct OutBody {
     pieces: [Bytes; PIECES],
     next: usize,
 }
 
-/// The client's bytes around two insertions.
-const PIECES: usize = 5;
+/// The client's bytes around three insertions.
+const PIECES: usize = 7;
 
 impl OutBody {
     #[must_use]
@@ -24,7 +24,9 @@ impl OutBody {
 
     #[must_use]
     pub fn whole(bytes: Bytes) -> Self {
-        OutBody { pieces: [bytes, Bytes::new(), Bytes::new(), Bytes::new(), Bytes::new()], next: 0 }
+        let mut body = OutBody::empty();
+        body.pieces[0] = bytes;
+        body
     }
 
     /// One after the other.

@@ -99,34 +99,6 @@ fn deep_nesting_is_answered() {
     let _ = scan(Api::Chat, &Bytes::from(deep));
 }
 
-#[test]
-fn a_rid_is_spliced_and_nothing_else_changes() {
-    for (body, wanted) in [
-        (r#"{"text":"a"}"#, r#"{"rid":"R","text":"a"}"#),
-        (r#" { "text":"a","rid": "old" ,"z":1}"#, r#" { "text":"a","rid": "R" ,"z":1}"#),
-        (r#"{"text":"a","rid":["p","q"]}"#, r#"{"text":"a","rid":"R"}"#),
-        (r#"{"text":"a","rid":null}"#, ""),
-    ] {
-        let bytes = Bytes::copy_from_slice(body.as_bytes());
-        let f = scan(Api::Generate, &bytes).unwrap();
-        let s = Splice::with_rid(&bytes, &f, "R");
-        let joined = [s.before, s.inserted, s.after].concat();
-        if wanted.is_empty() {
-            // `null` counts as present in the text: exactly one `rid` must remain.
-            let value: serde_json::Value = serde_json::from_slice(&joined).unwrap();
-            assert_eq!(value["rid"], "R");
-            assert_eq!(
-                joined.windows(5).filter(|w| w == b"\"rid\"").count(),
-                1,
-                "{}",
-                String::from_utf8_lossy(&joined)
-            );
-        } else {
-            assert_eq!(String::from_utf8(joined).unwrap(), wanted);
-        }
-    }
-}
-
 /// Found by fuzzing: a bare number was counted as one token id, and the engine answered what we should have.
 #[test]
 fn one_number_is_no_list_of_token_ids() {
@@ -147,32 +119,5 @@ fn generate_has_its_limits_in_sampling_params_only() {
 fn token_ids_are_no_text() {
     for body in [&br#"{"text":[1,3]}"#[..], br#"{"text":[[1],[3]]}"#] {
         assert!(refused(Api::Generate, body).contains("`text` must be a string or an array of strings"));
-    }
-}
-
-#[test]
-fn a_rank_comes_last_so_that_the_client_has_no_say() {
-    for (body, wanted) in [
-        (r#"{"text":"a"}"#, r#"{"rid":"R","text":"a","routed_dp_rank":3,"data_parallel_rank":3}"#),
-        (r#"{"text":"a","rid": "old"}"#, r#"{"text":"a","rid": "R","routed_dp_rank":3,"data_parallel_rank":3}"#),
-        (r#"{"rid":null,"text":"}" }  "#, r#"{"rid":"R","text":"}" ,"routed_dp_rank":3,"data_parallel_rank":3}  "#),
-        (
-            r#"{"data_parallel_rank":7,"text":"a","routed_dp_rank":7}"#,
-            r#"{"rid":"R","data_parallel_rank":7,"text":"a","routed_dp_rank":7,"routed_dp_rank":3,"data_parallel_rank":3}"#,
-        ),
-    ] {
-        let bytes = Bytes::copy_from_slice(body.as_bytes());
-        let f = scan(Api::Generate, &bytes).unwrap();
-        let s = Splice::with_rid_and_rank(&bytes, &f, "R", &["routed_dp_rank", "data_parallel_rank"], 3);
-        let joined = [s.before, s.inserted, s.after, s.rank, s.end].concat();
-        assert_eq!(String::from_utf8(joined.clone()).unwrap(), wanted);
-        let read: serde_json::Value = serde_json::from_slice(&joined).unwrap();
-        assert_eq!(
-            (&read["rid"], &read["routed_dp_rank"], &read["data_parallel_rank"]),
-            (&"R".into(), &3.into(), &3.into())
-        );
-        let s = Splice::with_rid_and_rank(&bytes, &f, "R", &[], 3);
-        let plain = Splice::with_rid(&bytes, &f, "R");
-        assert_eq!((s.inserted, s.after, s.rank.len()), (plain.inserted, plain.after, 0));
     }
 }

@@ -12,6 +12,7 @@ mod decisions;
 mod demo;
 mod disconnect;
 mod drain;
+mod engine_priority;
 mod freeze;
 mod funnel;
 mod h2c;

@@ -23,7 +23,7 @@ fn what_is_understood_is_taken_over() {
     }))
     .unwrap();
     assert_eq!((ask.stream, ask.include_usage, ask.max_tokens, ask.skip_special_tokens), (true, true, Some(9), false));
-    assert_eq!((ask.stops.as_slice(), ask.priority), (&["END".to_owned()][..], Some(json!(-1))));
+    assert_eq!(ask.stops, ["END"]);
     let mut sampling = ask.sampling;
     sampling.sort_by_key(|(name, _)| *name);
     assert_eq!(
