@@ -7,6 +7,7 @@ mod auth;
 mod bad_answers;
 mod bad_input;
 mod broken_streams;
+mod cache_by_url;
 mod cache_view;
 mod decisions;
 mod demo;
