@@ -245,17 +245,23 @@ impl FleetView {
             KvEvent::Removed { names, medium } => {
                 let Some(family) = publisher.family.filter(|_| medium != Medium::Storage) else { return };
                 let Some(index) = self.families.get_mut(&family) else { return };
+                let own = family.format == NameFormat::Own;
+                let known = |names: &BTreeMap<u64, u64>, name| if own { names.get(&name).copied() } else { Some(name) };
+                // Counted before any goes: with a block all behind it go, and SGLang names them from the front.
+                let held = names.iter().filter_map(|name| known(&publisher.names, *name));
+                let held = held.filter(|name| publisher.has_there(index, medium, *name)).count();
+                publisher.unknown_removals += (names.len() - held) as u64;
                 for name in names {
-                    let own = family.format == NameFormat::Own;
-                    let known = if own { publisher.names.get(&name).copied() } else { Some(name) };
-                    let removed = known.is_some_and(|name| publisher.lose(index, medium, name));
+                    let known = known(&publisher.names, name);
+                    if let Some(known) = known {
+                        publisher.lose(index, medium, known);
+                    }
                     if own && known.is_some_and(|known| !publisher.has(index, known)) {
                         publisher.names.remove(&name);
                     }
                     if let Some(name) = known.filter(|_| medium == Medium::Device) {
                         self.speculative.gone(target, name);
                     }
-                    publisher.unknown_removals += u64::from(!removed);
                 }
             }
             KvEvent::Stored(stored) => {

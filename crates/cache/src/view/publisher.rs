@@ -48,6 +48,7 @@ pub struct PublisherView {
     pub skipped: u64,
     /// Blocks that could not be placed: their parent is not known.
     pub unplaced: u64,
+    /// Blocks that were given up and had not been known.
     pub unknown_removals: u64,
     /// Events whose names do not follow from their tokens.
     pub misnamed: u64,
@@ -140,6 +141,14 @@ impl Publisher {
             index.remove(self.either, name);
         }
         lost
+    }
+
+    /// It has this block there.
+    pub(super) fn has_there(&self, index: &PrefixIndex, medium: Medium, name: u64) -> bool {
+        match medium {
+            Medium::Device => index.holds(self.device, name),
+            _ => self.on_host.get(name).is_some(),
+        }
     }
 
     /// It has this block somewhere.

@@ -195,3 +195,21 @@ fn one_that_floods_the_index_is_forgotten() {
     assert!(view.overflows() > 0);
     assert_eq!(hit(&view, Nanos(2), target(1), &good).device_tokens, 80);
 }
+
+/// SGLang 0.5.23 names the blocks of one eviction from the front; with the first all behind it are gone here.
+#[test]
+fn blocks_given_up_from_the_front_were_known() {
+    for format in [NameFormat::Sglang, NameFormat::Own] {
+        let mut view = FleetView::default();
+        let kind = if format == NameFormat::Own { EngineKind::Vllm } else { EngineKind::Sglang };
+        view.add(target(1), kind, None);
+        let prompt = tokens(0, 6);
+        let all = stored(format, &prompt, 0);
+        let KvEvent::Stored(StoredBlocks { mut names, .. }) = all.clone() else { unreachable!() };
+        names.push(7);
+        let removed = KvEvent::Removed { names, medium: Medium::Device };
+        view.live(Nanos(1), target(1), 0, batch(0, vec![all, removed]));
+        let (_, state) = view.publishers(Nanos(1)).next().unwrap();
+        assert_eq!((state.unknown_removals, view.blocks()), (1, 0), "{format:?}");
+    }
+}

@@ -4,7 +4,7 @@
 //! An engine must publish KV events and report cached tokens, hold at most some 100,000 KV tokens (it is filled until it
 //! evicts), and be nobody else's. Nothing here knows what it will say, only what must hold whatever it says.
 
-use crate::{CHAT, skipped};
+use crate::{CHAT, COMPLETIONS, skipped};
 use plimsoll_end_to_end::engine::EngineProcess;
 use plimsoll_end_to_end::{Gateway, Plan, ask, binaries, eventually};
 use serde_json::{Value, json};
@@ -105,12 +105,15 @@ impl Suite {
         }
     }
 
-    /// Empties the engine's cache by the engine's own call, and waits until the view is empty too.
+    /// Empties the engine's cache by the engine's own call, and waits until the view is empty too. vLLM tells of it with its next step
+    /// only, so each look is behind a request that fills no block.
     async fn clear(&self) {
         for path in ["/flush_cache", "/reset_prefix_cache"] {
             let answer = ask(self.engine, "POST", path, &[], b"").await;
             if answer.status() == 200 {
                 eventually("the view is empty", WITHIN, || async {
+                    let step = json!({"model": self.model, "prompt": "x", "max_tokens": 1});
+                    assert_eq!(self.gateway.post(COMPLETIONS, &step).await.status(), 200);
                     let publisher = self.publisher().await;
                     if publisher["device_blocks"] == 0 { Ok(()) } else { Err(publisher) }
                 })
