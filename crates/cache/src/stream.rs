@@ -3,7 +3,8 @@
 //! Publishers number their messages from 0 and keep the last ones for replay; nothing else tells a subscriber that it missed one. A missed
 //! removal is worse than a missed store: the index would send requests to KV that is gone. So a gap holds the stream until the
 //! replay has filled it, and where it cannot be filled the view is dropped and learnt anew. Number and time tell the rest apart: an
-//! old number with an old time is a duplicate, an old number with a new time is a publisher that has restarted.
+//! old number with an old time is a duplicate, an old number with a new time is a publisher that has restarted. A publisher that died is
+//! known before its successor speaks: nobody listens at its address.
 
 use plimsoll_core::Nanos;
 use std::collections::VecDeque;
@@ -28,7 +29,7 @@ pub enum Step<B> {
 /// Why a view is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The publisher counts from the start again.
+    /// The publisher counts from the start again, or its process has ended.
     Restarted,
     /// Messages are missing and could not be had again.
     Gap,
@@ -178,6 +179,15 @@ impl<B> Stream<B> {
             return;
         }
         gap.held.insert(at, Held { seq, batch });
+    }
+
+    /// The publisher's process has ended. Whoever publishes there next begins anew.
+    pub fn gone(&mut self) -> Vec<Step<B>> {
+        if self.next.is_none() {
+            return Vec::new();
+        }
+        *self = Stream { duplicates: self.duplicates, gaps: self.gaps, ..Stream::default() };
+        vec![Step::Reset(Why::Restarted)]
     }
 
     /// A message of the replay.

@@ -192,6 +192,13 @@ impl FleetView {
         self.obey(now, target, steps)
     }
 
+    /// Nobody listens where the target published: its process has ended, and its KV with it.
+    pub fn gone(&mut self, now: Nanos, target: Target) {
+        let Some(publisher) = self.publishers.get_mut(&target) else { return };
+        let steps = publisher.stream.gone();
+        self.obey(now, target, steps);
+    }
+
     /// The replay has ended, or its socket has failed.
     pub fn replay_ended(&mut self, now: Nanos, target: Target) -> Vec<Want> {
         let Some(publisher) = self.publishers.get_mut(&target) else { return Vec::new() };

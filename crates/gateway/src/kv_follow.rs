@@ -46,7 +46,7 @@ pub(crate) struct Following {
 }
 
 impl Following {
-    /// The engine may be another process by now, with empty caches. Those that tell of them say so themselves.
+    /// The engine may be another process by now, with empty caches. Those that tell of them are heard to be gone.
     pub(crate) fn restarted(&self) {
         for place in &self.assumed {
             place.shared.kv_views.lost(&place.model, place.target);
@@ -139,6 +139,7 @@ async fn listen(place: Place, source: Source) {
                 Some(Heard::Live { seq, batch }) => Said::Live { seq, batch },
                 Some(Heard::Replayed { seq, batch }) => Said::Replayed { seq, batch },
                 Some(Heard::ReplayEnded) => Said::ReplayEnded,
+                Some(Heard::Gone) => Said::Gone,
                 Some(Heard::Connected) => {
                     tracing::debug!(engine = %target.instance, "connected to KV events");
                     continue;

@@ -38,9 +38,17 @@ impl Views {
 /// What an engine's stream said.
 #[derive(Debug)]
 pub(crate) enum Said {
-    Live { seq: u64, batch: KvBatch },
-    Replayed { seq: u64, batch: KvBatch },
+    Live {
+        seq: u64,
+        batch: KvBatch,
+    },
+    Replayed {
+        seq: u64,
+        batch: KvBatch,
+    },
     ReplayEnded,
+    /// The engine's process has ended.
+    Gone,
 }
 
 impl KvViews {
@@ -99,6 +107,10 @@ impl KvViews {
             Said::Live { seq, batch } => view.live(now, target, seq, batch),
             Said::Replayed { seq, batch } => view.replayed(now, target, seq, batch),
             Said::ReplayEnded => view.replay_ended(now, target),
+            Said::Gone => {
+                view.gone(now, target);
+                return None;
+            }
         };
         wants.into_iter().map(|Want::Replay { from, .. }| from).next_back()
     }

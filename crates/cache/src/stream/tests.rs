@@ -125,3 +125,18 @@ proptest! {
         }
     }
 }
+
+/// What a publisher held that died is gone before its successor says a word; where that begins anew, everything is known again.
+#[test]
+fn a_publisher_that_died_takes_its_view_along() {
+    let mut stream = Stream::default();
+    assert_eq!(stream.gone(), [], "of one that never spoke nothing was believed");
+    live(&mut stream, 0);
+    live(&mut stream, 4);
+    assert_eq!(stream.gone(), [Step::Reset(Why::Restarted)]);
+    assert_eq!((stream.trust(), stream.gone()), (Trust::Silent, vec![]));
+    assert_eq!(stream.replayed(1, 1), [], "of the old one's replay nothing counts");
+    // A clock that was set back meanwhile does not make it a repetition.
+    assert_eq!(stream.live(NOW, 0, -5.0, 0), [Step::Apply(0)]);
+    assert_eq!((stream.trust(), stream.gaps()), (Trust::Whole, 1));
+}

@@ -7,7 +7,7 @@
 use super::decode_batch;
 use bytes::Bytes;
 use plimsoll_core::KvBatch;
-use plimsoll_zmtp::{Client, Endpoint, Frames, Limits, Role};
+use plimsoll_zmtp::{Client, Endpoint, Frames, Limits, ProtocolError, Role};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -37,6 +37,8 @@ pub enum Heard {
     Connected,
     /// Not connected (any more); tried again after a pause.
     Lost(String),
+    /// Nobody listens there: the publisher's process has ended. Once, until there is a connection again.
+    Gone,
     /// A message that is none.
     Undecodable(String),
 }
@@ -97,11 +99,17 @@ fn limits() -> Limits {
 
 async fn listen(endpoint: Endpoint, topic: String, out: mpsc::Sender<Heard>) {
     let mut pause = FIRST_PAUSE;
+    let mut gone = false;
     loop {
         let lost = match connected(&endpoint, &topic).await {
-            Err(error) => error,
+            Err(error) => {
+                if is_refused(&error) && !std::mem::replace(&mut gone, true) && out.send(Heard::Gone).await.is_err() {
+                    return;
+                }
+                error.to_string()
+            }
             Ok(mut client) => {
-                pause = FIRST_PAUSE;
+                (pause, gone) = (FIRST_PAUSE, false);
                 if out.send(Heard::Connected).await.is_err() {
                     return;
                 }
@@ -132,10 +140,14 @@ async fn listen(endpoint: Endpoint, topic: String, out: mpsc::Sender<Heard>) {
     }
 }
 
-async fn connected(endpoint: &Endpoint, topic: &str) -> Result<Client, String> {
-    let mut client = Client::connect(endpoint, Role::Sub, &limits()).await.map_err(|error| error.to_string())?;
-    client.subscribe(topic.as_bytes()).await.map_err(|error| error.to_string())?;
+async fn connected(endpoint: &Endpoint, topic: &str) -> Result<Client, ProtocolError> {
+    let mut client = Client::connect(endpoint, Role::Sub, &limits()).await?;
+    client.subscribe(topic.as_bytes()).await?;
     Ok(client)
+}
+
+fn is_refused(error: &ProtocolError) -> bool {
+    matches!(error, ProtocolError::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
 async fn answer(endpoint: Option<Endpoint>, mut asked: mpsc::Receiver<u64>, out: mpsc::Sender<Heard>) {

@@ -187,6 +187,27 @@ async fn a_flush_and_lost_events_take_the_credit() {
     gateway.finish().await;
 }
 
+/// KV of an engine that died is gone at once, not when its successor says its first word: with real engines that is after the first request that
+/// was sent there for nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_dead_hold_nothing() {
+    let [dying, living] = [engine(&[]), engine(&[])];
+    let gateway = gateway(&[&dying, &living]).await;
+    for session in 0..4 {
+        complete(&gateway, &prompt(session, 10 * PAGE)).await;
+    }
+    believed(&gateway, 2, 40).await;
+    drop(dying);
+    eventually("the dead hold nothing", Duration::from_secs(20), || async {
+        let state = cache(&gateway).await;
+        let held = |at: usize| state["publishers"][at]["device_blocks"].as_u64().unwrap();
+        if held(0) == 0 && held(1) > 0 { Ok(()) } else { Err(state) }
+    })
+    .await;
+    assert_eq!(cache(&gateway).await["publishers"][0]["trust"], "silent");
+    gateway.finish().await;
+}
+
 /// With the model's tokenizer the gateway knows the tokens of a chat: its length is exact, and the next turn finds the last one's KV.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_chat_is_counted_exactly_and_its_next_turn_finds_its_kv() {
