@@ -1,5 +1,4 @@
-//! One instance as the scheduler holds it. Its ranks lie inside it, so that a walk over the candidates touches
-//! memory in order.
+//! One instance as the scheduler holds it. A choice reads [`crate::glance`] of it.
 
 use crate::ask::{Charge, InstanceSpec};
 use crate::gate::Gate;
@@ -7,7 +6,6 @@ use crate::health::{Health, HealthState};
 use crate::ledger::Counters;
 use crate::prefill_rate::PrefillRate;
 use crate::reconcile::Reported;
-use crate::routes::RouteSet;
 use plimsoll_core::{InstanceId, LegRole, Nanos};
 use smallvec::SmallVec;
 
@@ -18,16 +16,13 @@ pub(crate) struct RankState {
     pub reported: Reported,
     /// Prefill tokens of streams served since the instance was added, as charged.
     pub served_tokens: u64,
-    /// KV tokens it can hold, ready for comparison; infinite while nobody said. See [`Instance::refit`].
-    pub kv_limit_tokens: f64,
 }
 
 impl RankState {
-    const EMPTY: RankState = RankState {
+    pub(crate) const EMPTY: RankState = RankState {
         own: Counters { requests: 0, uncached_prefill_tokens: 0, unseen_prefill_tokens: 0, reserved_kv_tokens: 0 },
         reported: Reported::NONE,
         served_tokens: 0,
-        kv_limit_tokens: f64::INFINITY,
     };
 }
 
@@ -43,21 +38,16 @@ pub(crate) struct Instance {
     /// When it last answered 429 or 503, and until when others are preferred.
     pub refused_at: Nanos,
     pub refused_until: Nanos,
-    /// May be longer than `spec.ranks`: a rank that vanished keeps its counters until its entries are settled.
+    /// No fewer than `spec.ranks` once in the roster; more where a rank that vanished keeps its counters until its entries are settled.
     pub ranks: SmallVec<[RankState; 1]>,
-    /// What a choice compares first. See [`Instance::refit`].
-    pub gate: Gate,
-    /// KV tokens that one sequence can hold at most.
-    pub sequence_limit_tokens: f64,
-    /// Boxed: a choice does not look into it.
-    rate: Box<PrefillRate>,
+    rate: PrefillRate,
     /// Inverse of what `rate` estimates; `None` until it does.
     pub prefill_s_per_token: Option<f64>,
 }
 
 impl Instance {
     pub(crate) fn new(id: InstanceId, spec: InstanceSpec) -> Self {
-        let mut instance = Instance {
+        Instance {
             id,
             spec,
             draining: false,
@@ -65,25 +55,8 @@ impl Instance {
             refused_at: Nanos::ZERO,
             refused_until: Nanos::ZERO,
             ranks: SmallVec::new(),
-            gate: Gate::offered(LegRole::Unified, RouteSet::NONE, false),
-            sequence_limit_tokens: 0.0,
-            rate: Box::default(),
+            rate: PrefillRate::default(),
             prefill_s_per_token: None,
-        };
-        instance.refit();
-        instance
-    }
-
-    /// Brings what a choice reads in line with `spec`, `draining` and the reports: the gate, the limits, and ranks that are
-    /// missing. To be called after each change of those.
-    pub(crate) fn refit(&mut self) {
-        self.gate = self.offers();
-        self.sequence_limit_tokens = self.sequence_limit() as f64;
-        let wanted = self.rank_count().max(self.ranks.len());
-        self.ranks.resize(wanted, RankState::EMPTY);
-        for index in 0..self.ranks.len() {
-            let capacity = self.capacity_kv_tokens(&self.ranks[index]);
-            self.ranks[index].kv_limit_tokens = capacity.map_or(f64::INFINITY, |tokens| tokens as f64);
         }
     }
 
@@ -111,14 +84,17 @@ impl Instance {
         Charge { reserved_kv_tokens: charge.reserved_kv_tokens.min(limit), ..charge }
     }
 
-    fn sequence_limit(&self) -> u64 {
+    /// KV tokens that one sequence can hold at most.
+    pub(crate) fn sequence_limit(&self) -> u64 {
         self.spec.context_tokens.filter(|&tokens| tokens > 0).unwrap_or(UNKNOWN_CONTEXT_TOKENS)
     }
 
-    pub(crate) fn offers(&self) -> Gate {
-        Gate::offered(self.spec.role, self.spec.routes, self.in_service())
+    /// What it is and offers, whatever its health.
+    pub(crate) fn gate(&self) -> Gate {
+        Gate::offered(self.spec.role, self.spec.routes, self.spec.kind, self.in_service())
     }
 
+    /// Ranks that may be chosen.
     pub(crate) fn rank_count(&self) -> usize {
         usize::from(self.spec.ranks.max(1))
     }
@@ -126,11 +102,6 @@ impl Instance {
     /// Takes part in choices if its health allows.
     pub(crate) fn in_service(&self) -> bool {
         self.spec.ready && !self.draining
-    }
-
-    /// Ranks that may be chosen.
-    pub(crate) fn serving_ranks(&self) -> &[RankState] {
-        &self.ranks[..self.rank_count()]
     }
 
     pub(crate) fn refusing(&self, now: Nanos) -> bool {

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 impl Scheduler {
     /// Counters are the sums of the live entries, none was ever taken below zero, orphans and trials are counted
-    /// right, exactly the entries whose prefill ends by time are queued for it, every gate is current, and every pool names exactly the instances that serve its model.
+    /// right, exactly the entries whose prefill ends by time are queued for it, what choices
+    /// read of each rank is current, and every pool names exactly the instances that serve its model, and their ranks.
     ///
     /// # Errors
     /// A sentence that names the first thing that does not hold.
@@ -16,7 +17,7 @@ impl Scheduler {
             return Err(format!("{} ledger entries did not match their counters", self.ledger.mismatches()));
         }
         self.check_counters()?;
-        self.check_gates()?;
+        self.check_glances()?;
         self.check_pools()
     }
 
@@ -38,7 +39,7 @@ impl Scheduler {
             sum.unseen_prefill_tokens = sum.unseen_prefill_tokens.saturating_add(held.unseen_prefill_tokens);
             sum.reserved_kv_tokens = sum.reserved_kv_tokens.saturating_add(held.reserved_kv_tokens);
             let id = entry.target.instance;
-            let instance = self.index.get(&id).and_then(|&slot| self.slots[slot].as_ref());
+            let instance = self.index.get(&id).and_then(|&slot| self.roster.get(slot));
             let Some(instance) = instance else {
                 return Err(format!("{ticket:?} is charged to instance {id}, which does not exist"));
             };
@@ -50,7 +51,7 @@ impl Scheduler {
         if due != *self.ledger.due() {
             return Err(format!("{due:?} wait for the end of their prefill, {:?} are queued", self.ledger.due()));
         }
-        for instance in self.slots.iter().flatten() {
+        for instance in self.roster.iter() {
             for (rank, state) in instance.ranks.iter().enumerate() {
                 let target = Target { instance: instance.id, rank: plimsoll_core::Rank(rank as u16) };
                 let sum = sums.remove(&target).unwrap_or_default();
@@ -70,9 +71,9 @@ impl Scheduler {
         }
     }
 
-    fn check_gates(&self) -> Result<(), String> {
-        match self.slots.iter().flatten().find(|instance| instance.gate != instance.offers()) {
-            Some(instance) => Err(format!("instance {}: the gate is not what it offers", instance.id)),
+    fn check_glances(&self) -> Result<(), String> {
+        match self.roster.out_of_line() {
+            Some(instance) => Err(format!("instance {}: what choices read of it is not what it is", instance.id)),
             None => Ok(()),
         }
     }
@@ -80,15 +81,18 @@ impl Scheduler {
     fn check_pools(&self) -> Result<(), String> {
         for (_, pool) in self.pools.iter() {
             let model = &pool.model;
+            if !pool.listed_rows(&self.roster).eq(pool.rows.iter().copied()) {
+                return Err(format!("the pool of {model} does not list its members' ranks"));
+            }
             for &slot in &pool.members {
                 let serves = |i: &crate::instance::Instance| i.spec.models.iter().any(|m| m == model);
-                if !self.slots[slot].as_ref().is_some_and(serves) {
+                if !self.roster.get(slot).is_some_and(serves) {
                     return Err(format!("the pool of {model} names slot {slot}, which does not serve it"));
                 }
             }
         }
         for (id, &slot) in &self.index {
-            let Some(instance) = self.slots[slot].as_ref().filter(|i| i.id == *id) else {
+            let Some(instance) = self.roster.get(slot).filter(|i| i.id == *id) else {
                 return Err(format!("instance {id} is indexed at slot {slot}, which holds another"));
             };
             for model in &instance.spec.models {

@@ -10,6 +10,7 @@
 pub mod ask;
 pub mod config;
 mod gate;
+mod glance;
 pub mod health;
 mod instance;
 mod invariants;
@@ -18,6 +19,7 @@ pub mod place;
 mod pool;
 pub mod prefill_rate;
 pub mod reconcile;
+mod roster;
 pub mod routes;
 pub mod scheduler;
 pub mod verdict;

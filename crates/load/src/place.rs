@@ -3,7 +3,7 @@
 //!
 //! The scheduler has already filtered: alive, of the model, not excluded, and only the best *tier* (with KV room
 //! before full, accepting before refusing), so a policy cannot send a request where it must not go. Candidates carry
-//! their seconds ([`price`]) and the numbers those were made of.
+//! their score in seconds ([`price`]).
 
 pub mod least_score;
 pub mod power_of_two;
@@ -12,6 +12,7 @@ pub mod round_robin;
 
 use crate::ask::Ask;
 use crate::config::{PolicyKind, SchedulerConfig};
+use crate::roster::Row;
 use plimsoll_core::{Nanos, Target};
 use serde::Serialize;
 use std::fmt;
@@ -19,36 +20,38 @@ use std::fmt;
 /// Scores closer than this to the best are ties whatever the fraction, in seconds.
 pub const TIE_FLOOR_S: f64 = 0.001;
 
-/// One rank that may be chosen. Loads are own plus trusted foreign, before this request is charged.
+/// One rank that may be chosen, with what is compared. Small, because a choice writes and reads a thousand of them; the
+/// numbers behind the score are worked out again for the few that are recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     pub target: Target,
-    pub requests: f64,
-    pub uncached_prefill_tokens: f64,
-    pub reserved_kv_tokens: f64,
-    /// Tokens of this request's prompt that it need not compute.
-    pub hit_tokens: f64,
-    /// Those of them that it has to load from host memory.
-    pub host_tokens: f64,
-    /// Inverse prefill rate: observed, or that of its peers, or assumed; above zero.
-    pub prefill_s_per_token: f64,
-    /// This request's own seconds to its first token.
-    pub expected_wait_s: f64,
-    /// What is compared: those, and the delay put on others times its weight.
+    /// Own seconds to the first token, and the delay put on others times its weight.
     pub score_s: f64,
-    /// Refused a moment ago.
-    pub refusing: bool,
-    /// KV capacity is unknown, or fits this request.
-    pub has_room: bool,
     /// Handle for the scheduler.
-    pub(crate) slot: u32,
+    pub(crate) row: Row,
+    pub(crate) tier: Tier,
 }
 
-impl Candidate {
-    /// 0 is best. Refusing is worse than full: a full instance queues, a refusing one answers 429.
+/// Which candidates come before others whatever their score; the least is the best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Tier(u8);
+
+impl Tier {
+    /// Refusing a moment ago is worse than having no KV room: a full instance queues, a refusing one answers 429.
     #[inline]
-    pub(crate) const fn tier(&self) -> u8 {
-        self.refusing as u8 * 2 + !self.has_room as u8
+    pub(crate) const fn new(refusing: bool, has_room: bool) -> Tier {
+        Tier(refusing as u8 * 2 + !has_room as u8)
+    }
+
+    /// The tier in a set of tiers.
+    #[inline]
+    pub(crate) const fn bit(self) -> u8 {
+        1 << self.0
+    }
+
+    /// The best of a set that is not empty.
+    pub(crate) const fn best(set: u8) -> Tier {
+        Tier(set.trailing_zeros() as u8)
     }
 }
 

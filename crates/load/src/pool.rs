@@ -3,6 +3,7 @@
 
 use crate::instance::Instance;
 use crate::prefill_rate::median;
+use crate::roster::{Roster, Row};
 use plimsoll_core::Nanos;
 use std::collections::BTreeMap;
 
@@ -15,28 +16,32 @@ pub(crate) struct Pool {
     pub model: String,
     /// Slots in the order they joined.
     pub members: Vec<usize>,
+    /// Their serving ranks, in the same order.
+    pub rows: Vec<Row>,
     /// Median observed prefill rate of the members, and when it was computed.
     peer_rate: Option<(Nanos, Option<f64>)>,
 }
 
 impl Pool {
     /// Members with their slots.
-    pub(crate) fn instances<'a>(
-        &'a self,
-        slots: &'a [Option<Instance>],
-    ) -> impl Iterator<Item = (usize, &'a Instance)> {
-        self.members.iter().filter_map(|&slot| Some((slot, slots[slot].as_ref()?)))
+    pub(crate) fn instances<'a>(&'a self, roster: &'a Roster) -> impl Iterator<Item = (usize, &'a Instance)> {
+        self.members.iter().filter_map(|&slot| Some((slot, roster.get(slot)?)))
+    }
+
+    /// What [`Pool::rows`] should be.
+    pub(crate) fn listed_rows<'a>(&'a self, roster: &'a Roster) -> impl Iterator<Item = Row> + 'a {
+        self.members.iter().flat_map(|&slot| roster.rows(slot)).copied()
     }
 
     /// Prefill rate to expect of a member that was never observed: the median of those that were, in tokens per
     /// second, at most [`PEER_RATE_FRESH`] old. `None` while nobody was.
-    pub(crate) fn peer_rate(&mut self, slots: &[Option<Instance>], now: Nanos) -> Option<f64> {
+    pub(crate) fn peer_rate(&mut self, roster: &Roster, now: Nanos) -> Option<f64> {
         if let Some((at, rate)) = self.peer_rate
             && now.since(at) < PEER_RATE_FRESH
         {
             return rate;
         }
-        let mut known: Vec<f64> = self.instances(slots).filter_map(|(_, i)| i.prefill_tokens_per_s()).collect();
+        let mut known: Vec<f64> = self.instances(roster).filter_map(|(_, i)| i.prefill_tokens_per_s()).collect();
         let rate = (!known.is_empty()).then(|| median(&mut known));
         self.peer_rate = Some((now, rate));
         rate
@@ -72,6 +77,15 @@ impl Pools {
                 self.by_model.remove(model);
                 self.free.push(index);
             }
+        }
+    }
+
+    /// Lists the rows of the pools of these models anew. To be called when members or their ranks have changed.
+    pub(crate) fn list_rows(&mut self, models: &[String], roster: &Roster) {
+        for model in models {
+            let Some(&index) = self.by_model.get(model) else { continue };
+            let pool = &mut self.list[index];
+            pool.rows = pool.listed_rows(roster).collect();
         }
     }
 

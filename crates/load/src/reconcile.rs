@@ -44,14 +44,34 @@ pub struct Known {
     pub kv_tokens: bool,
 }
 
+/// Load of others as it was reported, and when. What of it counts depends on the time it is asked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct ForeignLoad {
+    received_ns: f64,
+    /// Zero where not known: nothing is added then. The lesser of the newest report's and the one before.
+    beyond: Foreign,
+}
+
+impl ForeignLoad {
+    /// Weighted with trust: 1 for a report just received, falling to 0 at the age whose inverse is given. All zero
+    /// without a report.
+    #[inline(always)]
+    pub(crate) fn at(&self, clock: &TrustClock) -> Foreign {
+        let age_ns = (clock.now_ns - self.received_ns).max(0.0);
+        let trust = (1.0 - age_ns * clock.per_stale_ns).max(0.0);
+        Foreign {
+            requests: self.beyond.requests * trust,
+            prefill_tokens: self.beyond.prefill_tokens * trust,
+            kv_tokens: self.beyond.kv_tokens * trust,
+        }
+    }
+}
+
 /// The last report of one rank, already reduced to what exceeds the ledger.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reported {
     received: Option<Nanos>,
-    /// The same for [`Reported::foreign`].
-    received_ns: f64,
-    /// Zero where not known: nothing is added then. The lesser of `latest` and the one before.
-    beyond: Foreign,
+    load: ForeignLoad,
     /// What the newest report shows beyond the ledger.
     latest: Foreign,
     known: Known,
@@ -62,8 +82,7 @@ pub(crate) struct Reported {
 impl Reported {
     pub(crate) const NONE: Reported = Reported {
         received: None,
-        received_ns: 0.0,
-        beyond: Foreign::NONE,
+        load: ForeignLoad { received_ns: 0.0, beyond: Foreign::NONE },
         latest: Foreign::NONE,
         known: Known { requests: false, prefill_tokens: false, kv_tokens: false },
         capacity_kv_tokens: None,
@@ -81,13 +100,12 @@ impl Reported {
             (running, waiting) => Some(running.unwrap_or(0).saturating_add(waiting.unwrap_or(0))),
         };
         self.received = Some(received);
-        self.received_ns = received.0 as f64;
         let latest = Foreign {
             requests: beyond(requests, u64::from(own.requests)),
             prefill_tokens: beyond(report.waiting_uncached_tokens, own.uncached_prefill_tokens),
             kv_tokens: beyond(report.used_kv_tokens, own.reserved_kv_tokens),
         };
-        self.beyond = latest.least(&self.latest);
+        self.load = ForeignLoad { received_ns: received.0 as f64, beyond: latest.least(&self.latest) };
         self.latest = latest;
         self.known = Known {
             requests: requests.is_some(),
@@ -97,17 +115,12 @@ impl Reported {
         self.capacity_kv_tokens = report.capacity_kv_tokens.filter(|&c| c > 0).or(self.capacity_kv_tokens);
     }
 
-    /// Foreign load, weighted with trust: 1 for a report just received, falling to 0 at the age whose inverse is given.
-    /// All zero without a report.
-    #[inline]
+    pub(crate) fn load(&self) -> ForeignLoad {
+        self.load
+    }
+
     pub(crate) fn foreign(&self, clock: &TrustClock) -> Foreign {
-        let age_ns = (clock.now_ns - self.received_ns).max(0.0);
-        let trust = (1.0 - age_ns * clock.per_stale_ns).max(0.0);
-        Foreign {
-            requests: self.beyond.requests * trust,
-            prefill_tokens: self.beyond.prefill_tokens * trust,
-            kv_tokens: self.beyond.kv_tokens * trust,
-        }
+        self.load.at(clock)
     }
 
     /// Which fields are known at `now`: given by a report that is not stale.

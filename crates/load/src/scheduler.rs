@@ -15,6 +15,7 @@ use crate::ledger::Ledger;
 use crate::place::{Candidate, Placement, make};
 use crate::pool::Pools;
 use crate::reconcile::TrustClock;
+use crate::roster::{Edit, Roster};
 use crate::verdict::Settled;
 use plimsoll_core::{InstanceId, LoadReport, Nanos};
 use std::collections::BTreeMap;
@@ -28,8 +29,7 @@ const REFUSAL_MAX: Nanos = Nanos::from_secs(60);
 #[derive(Debug)]
 pub struct Scheduler {
     pub(crate) config: SchedulerConfig,
-    pub(crate) slots: Vec<Option<Instance>>,
-    free: Vec<usize>,
+    pub(crate) roster: Roster,
     pub(crate) index: BTreeMap<InstanceId, usize>,
     pub(crate) pools: Pools,
     pub(crate) ledger: Ledger,
@@ -43,9 +43,8 @@ impl Scheduler {
     pub fn new(config: SchedulerConfig) -> Self {
         Scheduler {
             policy: make(&config),
+            roster: Roster::new(config.health),
             config,
-            slots: Vec::new(),
-            free: Vec::new(),
             index: BTreeMap::new(),
             pools: Pools::default(),
             ledger: Ledger::default(),
@@ -59,6 +58,7 @@ impl Scheduler {
         if config.policy != self.config.policy || config.seed != self.config.seed {
             self.policy = make(&config);
         }
+        self.roster.reconfigure(config.health);
         self.config = config;
     }
 
@@ -74,49 +74,43 @@ impl Scheduler {
             self.update_instance(id, spec);
             return;
         }
-        let instance = Instance::new(id, spec);
-        let slot = match self.free.pop() {
-            Some(slot) => slot,
-            None => {
-                self.slots.push(None);
-                self.slots.len() - 1
-            }
-        };
-        self.pools.join(slot, &instance.spec.models);
+        let models = spec.models.clone();
+        let slot = self.roster.add(Instance::new(id, spec));
         self.index.insert(id, slot);
-        self.slots[slot] = Some(instance);
+        self.pools.join(slot, &models);
+        self.pools.list_rows(&models, &self.roster);
     }
 
     /// What probing found out. Entries stay, also those on a rank that the new spec no longer has. An unknown id is
     /// ignored: it was removed while the probe ran.
     pub fn update_instance(&mut self, id: InstanceId, spec: InstanceSpec) {
         let Some(&slot) = self.index.get(&id) else { return };
-        let Some(instance) = self.slots[slot].as_mut() else { return };
-        if instance.spec.models != spec.models {
-            self.pools.leave(slot, &instance.spec.models);
-            self.pools.join(slot, &spec.models);
+        let Some(mut instance) = self.roster.edit(slot) else { return };
+        let models = spec.models.clone();
+        let before = std::mem::replace(&mut instance.spec, spec).models;
+        drop(instance);
+        if before != models {
+            self.pools.leave(slot, &before);
+            self.pools.join(slot, &models);
+            self.pools.list_rows(&before, &self.roster);
         }
-        instance.spec = spec;
-        instance.refit();
+        self.pools.list_rows(&models, &self.roster);
     }
 
     /// Takes an instance out. Its in-flight entries become orphans: each is still settled exactly once and answers
     /// [`Settled::InstanceGone`]. Returns how many there are; an unknown id has none.
     pub fn remove_instance(&mut self, id: InstanceId) -> usize {
         let Some(slot) = self.index.remove(&id) else { return 0 };
-        if let Some(instance) = self.slots[slot].take() {
+        if let Some(instance) = self.roster.remove(slot) {
             self.pools.leave(slot, &instance.spec.models);
+            self.pools.list_rows(&instance.spec.models, &self.roster);
         }
-        self.free.push(slot);
         self.ledger.orphan(id)
     }
 
     /// A draining instance gets no new requests and finishes those it has. False when the id is unknown.
     pub fn set_draining(&mut self, id: InstanceId, draining: bool) -> bool {
-        let Some(instance) = self.instance_mut(id) else { return false };
-        instance.draining = draining;
-        instance.refit();
-        true
+        self.edit(id).map(|mut instance| instance.draining = draining).is_some()
     }
 
     /// Prefill is over: releases the attempt's uncached tokens. Further calls for the same ticket, and calls for unknown
@@ -129,7 +123,8 @@ impl Scheduler {
             return None;
         }
         let slot = *self.index.get(&entry.target.instance)?;
-        let instance = self.slots[slot].as_mut()?;
+        let mut edit = self.roster.edit(slot)?;
+        let instance = &mut *edit;
         let rank = instance.ranks.get_mut(usize::from(entry.target.rank.0))?;
         self.ledger.end_prefill(ticket, &mut rank.own);
         let mut waited = None;
@@ -148,10 +143,8 @@ impl Scheduler {
     /// a guess would make the holder of many prefixes look like a fast engine and draw everybody to it.
     pub fn prefilled(&mut self, ticket: Ticket, uncached_tokens: u64) {
         let Some(entry) = self.ledger.get(ticket).copied().filter(|entry| !entry.orphan) else { return };
-        let (Some((elapsed, others)), Some(slot)) = (entry.waited, self.index.get(&entry.target.instance)) else {
-            return;
-        };
-        if let Some(instance) = self.slots[*slot].as_mut() {
+        let Some((elapsed, others)) = entry.waited else { return };
+        if let Some(mut instance) = self.edit(entry.target.instance) {
             instance.observe_prefill(elapsed, others, entry.charge.uncached_prefill_tokens, uncached_tokens);
         }
     }
@@ -165,10 +158,11 @@ impl Scheduler {
         }
         let id = entry.target.instance;
         let slot = self.index.get(&id).copied();
-        let Some(instance) = slot.and_then(|slot| self.slots[slot].as_mut()) else {
+        let Some(mut edit) = slot.and_then(|slot| self.roster.edit(slot)) else {
             self.ledger.remove(ticket, None);
             return Settled::InstanceGone;
         };
+        let instance = &mut *edit;
         let health = instance.health.ended(entry.stamp, verdict, &self.config.health);
         match verdict {
             AttemptEnd::Ok => instance.accepted(entry.placed_at),
@@ -189,30 +183,29 @@ impl Scheduler {
     /// An engine's own view of one rank. Reports of unknown instances and ranks are ignored.
     pub fn report(&mut self, id: InstanceId, report: LoadReport, now: Nanos) {
         self.release_due(now);
-        let Some(instance) = self.instance_mut(id) else { return };
+        let Some(mut instance) = self.edit(id) else { return };
         if let Some(rank) = instance.ranks.get_mut(usize::from(report.rank.0)) {
             let own = rank.own;
             rank.reported.take(&report, &own, now);
-            instance.refit();
         }
     }
 
     /// A cheap endpoint of the instance answered.
     pub fn probe_ok(&mut self, id: InstanceId, _now: Nanos) -> Option<HealthChange> {
-        let change = self.instance_mut(id)?.health.probe_ok();
+        let change = self.edit(id)?.health.probe_ok();
         named(id, change)
     }
 
     /// A cheap endpoint of the instance did not answer in time.
     pub fn probe_failed(&mut self, id: InstanceId, _now: Nanos) -> Option<HealthChange> {
         let config = self.config.health;
-        let change = self.instance_mut(id)?.health.probe_failed(&config);
+        let change = self.edit(id)?.health.probe_failed(&config);
         named(id, change)
     }
 
     /// Some stream of the instance moved: it is not frozen, whatever its probes say.
     pub fn progress(&mut self, id: InstanceId, _now: Nanos) {
-        if let Some(instance) = self.instance_mut(id) {
+        if let Some(mut instance) = self.edit(id) {
             instance.health.progress();
         }
     }
@@ -220,8 +213,10 @@ impl Scheduler {
     /// Releases the prefill of every attempt that does not stream and should have been prefilled by now.
     fn release_due(&mut self, now: Nanos) {
         while let Some((ticket, target)) = self.ledger.pop_due(now) {
-            let instance = self.index.get(&target.instance).and_then(|&slot| self.slots[slot].as_mut());
-            if let Some(rank) = instance.and_then(|i| i.ranks.get_mut(usize::from(target.rank.0))) {
+            let Some(mut instance) = self.index.get(&target.instance).and_then(|&slot| self.roster.edit(slot)) else {
+                continue;
+            };
+            if let Some(rank) = instance.ranks.get_mut(usize::from(target.rank.0)) {
                 self.ledger.end_prefill(ticket, &mut rank.own);
             }
         }
@@ -231,9 +226,9 @@ impl Scheduler {
         TrustClock::new(now, self.config.report_stale)
     }
 
-    fn instance_mut(&mut self, id: InstanceId) -> Option<&mut Instance> {
+    fn edit(&mut self, id: InstanceId) -> Option<Edit<'_>> {
         let slot = *self.index.get(&id)?;
-        self.slots[slot].as_mut()
+        self.roster.edit(slot)
     }
 }
 

@@ -29,11 +29,11 @@ impl Placement for LeastScore {
         if view.candidates.len() == 1 {
             return Some(Choice { index: 0, reason: Reason::Only });
         }
-        let best = view.candidates.iter().map(|c| c.score_s).fold(f64::INFINITY, f64::min);
+        let best =
+            view.candidates.iter().fold(f64::INFINITY, |least, c| if c.score_s < least { c.score_s } else { least });
         let bound = best + best * view.tie_fraction.max(0.0) + TIE_FLOOR_S;
         let tied = || view.candidates.iter().enumerate().filter(|(_, c)| c.score_s <= bound);
-        let count = tied().count();
-        let (nth, reason) = match count {
+        let (nth, reason) = match tied().count() {
             0 | 1 => (0, self.reason),
             n => (self.draws.random_range(0..n), Reason::TieDraw),
         };

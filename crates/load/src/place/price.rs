@@ -18,8 +18,6 @@
 //! rank are delayed by it. An idle engine delays nobody: the term makes a miss more expensive where many run, never
 //! a hit there cheaper.
 
-use super::Candidate;
-
 /// Delay that one request in flight puts on a newcomer's first token, in seconds.
 ///
 /// An assumption between two measured bounds (42 SGLang configurations on H100/H200 in aiconfigurator's silicon table):
@@ -63,15 +61,31 @@ impl Prices {
         }
     }
 
-    /// Fills in a candidate's seconds from its other numbers.
-    #[inline]
-    pub(crate) fn fill(&self, candidate: &mut Candidate) {
-        let per_token = candidate.prefill_s_per_token;
-        let prefill = (self.prompt_tokens - candidate.hit_tokens) * per_token;
-        let queue = candidate.uncached_prefill_tokens * per_token;
-        let load = candidate.host_tokens * self.load_s_per_token;
-        candidate.expected_wait_s = queue + load + prefill + candidate.requests * DECODE_SHARE_S;
-        let others = candidate.requests * (prefill + self.shared_decode_s);
-        candidate.score_s = candidate.expected_wait_s + self.others_weight * others;
+    /// Seconds of a rank with these numbers.
+    #[inline(always)]
+    pub(crate) fn seconds(&self, load: &RankLoad) -> Seconds {
+        let prefill = (self.prompt_tokens - load.hit_tokens) * load.prefill_s_per_token;
+        let queue = load.uncached_prefill_tokens * load.prefill_s_per_token;
+        let kv_load = load.host_tokens * self.load_s_per_token;
+        let expected_wait_s = queue + kv_load + prefill + load.requests * DECODE_SHARE_S;
+        let others = load.requests * (prefill + self.shared_decode_s);
+        Seconds { expected_wait_s, score_s: expected_wait_s + self.others_weight * others }
     }
+}
+
+/// What the seconds of one rank depend on, as in [`super::Candidate`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RankLoad {
+    pub requests: f64,
+    pub uncached_prefill_tokens: f64,
+    pub hit_tokens: f64,
+    pub host_tokens: f64,
+    pub prefill_s_per_token: f64,
+}
+
+/// Both sums of the formula.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seconds {
+    pub expected_wait_s: f64,
+    pub score_s: f64,
 }

@@ -4,8 +4,10 @@
 //! anybody else can look. With 1,024 engines this must stay under 10 us, so nothing is allocated or hashed per candidate.
 
 mod candidates;
+mod hits;
 mod record;
 mod resolve;
+mod terms;
 
 use super::Scheduler;
 use crate::ask::Ask;
@@ -15,6 +17,7 @@ use crate::place::{Candidate, View};
 use crate::verdict::{PlaceError, Placed};
 use candidates::Walk;
 use plimsoll_core::{InstanceId, Nanos};
+use terms::{Price, Terms};
 
 impl Scheduler {
     /// Chooses a target and charges it.
@@ -27,10 +30,11 @@ impl Scheduler {
             return Err(PlaceError::AlreadyCharged);
         }
         self.release_due(now);
-        let pool = resolve::pool(&self.pools, &self.slots, ask)?;
-        let peer_rate = self.pools.at_mut(pool).peer_rate(&self.slots, now);
+        let pool = resolve::pool(&self.pools, &self.roster, ask)?;
+        let peer_rate = self.pools.at_mut(pool).peer_rate(&self.roster, now);
         let pool = self.pools.at(pool);
-        let walk = Walk { slots: &self.slots, pool, ask, config: &self.config, now, peer_rate };
+        let price = Price::new(ask, &self.config, now, peer_rate);
+        let walk = Walk { roster: &self.roster, pool, ask, config: &self.config, price: &price };
         let gathered = walk.gather(&mut self.scratch);
         if self.scratch.is_empty() {
             return Err(PlaceError::NoCandidate { reasons: walk.reasons() });
@@ -41,20 +45,29 @@ impl Scheduler {
         let Some((choice, &candidate)) = choice.and_then(|c| Some((c, candidates.get(c.index)?))) else {
             return Err(PlaceError::NoCandidate { reasons: walk.reasons() });
         };
-        let best = record::best(&self.scratch, gathered.best_tier, choice.index, self.config.record_candidates);
-        let (half_open, prefill_until) = self.charge(now, ask, &candidate)?;
+        let (recorded, all) = (self.config.record_candidates, &self.scratch);
+        let best = record::best(all, gathered.best_tier, choice.index, recorded);
+        let scored = |&index: &usize| self.terms(&all[index], &price, ask).scored(all[index].target);
+        let candidates = best.iter().map(scored).collect();
+        let terms = self.terms(&candidate, &price, ask);
+        let (half_open, prefill_until) = self.charge(now, ask, &candidate, &terms)?;
         Ok(Placed {
             target: candidate.target,
             ticket,
             reason: choice.reason,
-            expected_wait: Some(Nanos::from_secs_f64(candidate.expected_wait_s)),
+            expected_wait: Some(Nanos::from_secs_f64(terms.seconds.expected_wait_s)),
             hit_tokens: ask.hit_tokens(candidate.target),
-            candidates: best,
+            candidates,
             considered: self.scratch.len(),
             panic: gathered.panic,
             half_open,
             prefill_until,
         })
+    }
+
+    /// The numbers behind a candidate's score.
+    fn terms(&self, candidate: &Candidate, price: &Price, ask: &Ask<'_>) -> Terms {
+        price.terms(self.roster.glance(candidate.row), ask.held(candidate.target))
     }
 
     /// True when no instance that a request could still go to would take it: each is excluded, out, or refused a
@@ -70,9 +83,9 @@ impl Scheduler {
                 && !instance.refusing(now)
                 && !exclude.contains(&instance.id)
         };
-        match resolve::pool(&self.pools, &self.slots, &ask) {
-            Ok(pool) => !self.pools.at(pool).instances(&self.slots).any(|(_, instance)| takes(instance)),
-            Err(PlaceError::ModelRequired) => !self.slots.iter().flatten().any(takes),
+        match resolve::pool(&self.pools, &self.roster, &ask) {
+            Ok(pool) => !self.pools.at(pool).instances(&self.roster).any(|(_, instance)| takes(instance)),
+            Err(PlaceError::ModelRequired) => !self.roster.iter().any(takes),
             Err(_) => true,
         }
     }
@@ -84,17 +97,19 @@ impl Scheduler {
         now: Nanos,
         ask: &Ask<'_>,
         candidate: &Candidate,
+        terms: &Terms,
     ) -> Result<(bool, Option<Nanos>), PlaceError> {
-        let nobody = || PlaceError::NoCandidate { reasons: Vec::new() };
         let clock = self.trust_clock(now);
-        let instance = self.slots[candidate.slot as usize].as_mut().ok_or_else(nobody)?;
+        let slot = self.index.get(&candidate.target.instance).copied();
+        let mut edit = slot.and_then(|slot| self.roster.edit(slot)).ok_or_else(nobody)?;
+        let instance = &mut *edit;
         let mut charge = instance.limited(ask.charge);
         charge.uncached_prefill_tokens =
             charge.uncached_prefill_tokens.saturating_sub(ask.hit_tokens(candidate.target));
         let rank = instance.ranks.get_mut(usize::from(candidate.target.rank.0)).ok_or_else(nobody)?;
         let stamp = instance.health.placed();
-        let tokens = candidate.uncached_prefill_tokens + charge.uncached_prefill_tokens as f64;
-        let prefill = Nanos::from_secs_f64(tokens * candidate.prefill_s_per_token);
+        let tokens = terms.load.uncached_prefill_tokens + charge.uncached_prefill_tokens as f64;
+        let prefill = Nanos::from_secs_f64(tokens * terms.load.prefill_s_per_token);
         let prefill_until = (!ask.streams).then(|| now + prefill);
         let foreign = rank.reported.foreign(&clock).prefill_tokens as u64;
         let entry = Entry {
@@ -113,4 +128,9 @@ impl Scheduler {
         self.ledger.charge(ask.ticket(), entry, &mut rank.own);
         Ok((stamp.is_trial(), prefill_until))
     }
+}
+
+/// For what cannot be: a candidate that is no rank.
+fn nobody() -> PlaceError {
+    PlaceError::NoCandidate { reasons: Vec::new() }
 }

@@ -11,7 +11,7 @@ impl Scheduler {
     #[must_use]
     pub fn instances(&mut self, now: Nanos) -> Vec<InstanceView> {
         self.release_due(now);
-        let known = self.index.values().filter_map(|&slot| self.slots[slot].as_ref());
+        let known = self.index.values().filter_map(|&slot| self.roster.get(slot));
         known.map(|instance| self.instance_view(instance, now)).collect()
     }
 
@@ -20,7 +20,7 @@ impl Scheduler {
     pub fn model_status(&self, model: &str) -> ModelStatus {
         let Some(pool) = self.pools.find(model) else { return ModelStatus::default() };
         let mut status = ModelStatus::default();
-        for (_, instance) in self.pools.at(pool).instances(&self.slots) {
+        for (_, instance) in self.pools.at(pool).instances(&self.roster) {
             // A half-open instance serves, even while its trials are taken.
             let obstacle = instance.obstacle(instance.health.state() == HealthState::HalfOpen);
             match instance.role_obstacle(LegRole::Unified).or(obstacle) {
@@ -43,7 +43,7 @@ impl Scheduler {
         self.release_due(now);
         let mut totals =
             Totals { entries: self.ledger.len() as u64, orphans: self.ledger.orphans() as u64, ..Totals::default() };
-        for rank in self.slots.iter().flatten().flat_map(|instance| &instance.ranks) {
+        for rank in self.roster.iter().flat_map(|instance| &instance.ranks) {
             totals.requests += u64::from(rank.own.requests);
             totals.uncached_prefill_tokens =
                 totals.uncached_prefill_tokens.saturating_add(rank.own.uncached_prefill_tokens);

@@ -11,6 +11,7 @@ mod interleavings;
 mod legs_and_routes;
 mod membership;
 mod models;
+mod plain_rule;
 mod price;
 mod records;
 mod refusals;

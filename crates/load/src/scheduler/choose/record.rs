@@ -1,7 +1,6 @@
 //! The candidates that go into the decision record.
 
 use crate::place::Candidate;
-use crate::verdict::Scored;
 use smallvec::SmallVec;
 
 /// Most candidates ever recorded, whatever the settings say.
@@ -9,12 +8,12 @@ const MAX_RECORDED: usize = 64;
 
 /// The best `limit` candidates by tier, then score; the chosen one always among them. The first `best_tier` are of
 /// the best tier, so the others matter only where those are too few.
-pub(super) fn best(all: &[Candidate], best_tier: usize, chosen: usize, limit: usize) -> Vec<Scored> {
+pub(super) fn best(all: &[Candidate], best_tier: usize, chosen: usize, limit: usize) -> SmallVec<[usize; 16]> {
     let limit = limit.min(MAX_RECORDED).min(all.len());
+    let mut best = SmallVec::new();
     if limit == 0 {
-        return Vec::new();
+        return best;
     }
-    let mut best: SmallVec<[usize; 16]> = SmallVec::new();
     let within = if best_tier < limit { all.len() } else { best_tier };
     let mut worst_s = f64::INFINITY;
     for (index, candidate) in all[..within].iter().enumerate() {
@@ -38,23 +37,10 @@ pub(super) fn best(all: &[Candidate], best_tier: usize, chosen: usize, limit: us
         best.pop();
         best.push(chosen);
     }
-    best.iter().map(|&index| scored(&all[index])).collect()
+    best
 }
 
 fn before(all: &[Candidate], a: usize, b: usize) -> bool {
     let (a, b) = (&all[a], &all[b]);
-    a.tier().cmp(&b.tier()).then(a.score_s.total_cmp(&b.score_s)).is_lt()
-}
-
-fn scored(candidate: &Candidate) -> Scored {
-    Scored {
-        target: candidate.target,
-        expected_wait_s: candidate.expected_wait_s,
-        score_s: candidate.score_s,
-        requests: candidate.requests.round() as u32,
-        uncached_prefill_tokens: candidate.uncached_prefill_tokens.round() as u64,
-        reserved_kv_tokens: candidate.reserved_kv_tokens.round() as u64,
-        hit_tokens: candidate.hit_tokens.round() as u64,
-        host_tokens: candidate.host_tokens.round() as u64,
-    }
+    a.tier.cmp(&b.tier).then(a.score_s.total_cmp(&b.score_s)).is_lt()
 }

@@ -3,6 +3,7 @@
 use crate::ask::Ask;
 use crate::instance::Instance;
 use crate::pool::{Pool, Pools};
+use crate::roster::Roster;
 use crate::verdict::PlaceError;
 
 const WRONG_FAMILY: &str = "its engine family does not serve this endpoint";
@@ -12,21 +13,21 @@ const NO_ROUTE: &str = "does not offer this route";
 ///
 /// Without a model name there must be one pool, or several names for the same instances. While no model name is known
 /// at all but instances are, the model may yet turn up: that is lack of capacity, not an unknown model.
-pub(super) fn pool(pools: &Pools, slots: &[Option<Instance>], ask: &Ask<'_>) -> Result<usize, PlaceError> {
+pub(super) fn pool(pools: &Pools, roster: &Roster, ask: &Ask<'_>) -> Result<usize, PlaceError> {
     match ask.model {
         Some(model) => match pools.find(model) {
             Some(found) => Ok(found),
-            None if pools.is_empty() && slots.iter().any(Option::is_some) => Err(no_pool(slots, ask)),
+            None if pools.is_empty() && roster.iter().next().is_some() => Err(no_pool(roster, ask)),
             None => Err(PlaceError::UnknownModel),
         },
-        None => only(pools, slots, ask),
+        None => only(pools, roster, ask),
     }
 }
 
-fn only(pools: &Pools, slots: &[Option<Instance>], ask: &Ask<'_>) -> Result<usize, PlaceError> {
+fn only(pools: &Pools, roster: &Roster, ask: &Ask<'_>) -> Result<usize, PlaceError> {
     let meant = |pool: &Pool| -> Vec<usize> {
         let fits = |i: &Instance| misfit(i, ask).is_none();
-        let mut members: Vec<usize> = pool.instances(slots).filter(|(_, i)| fits(i)).map(|(slot, _)| slot).collect();
+        let mut members: Vec<usize> = pool.instances(roster).filter(|(_, i)| fits(i)).map(|(slot, _)| slot).collect();
         members.sort_unstable();
         members
     };
@@ -40,7 +41,7 @@ fn only(pools: &Pools, slots: &[Option<Instance>], ask: &Ask<'_>) -> Result<usiz
             Some(_) => return Err(PlaceError::ModelRequired),
         }
     }
-    found.map(|(index, _)| index).ok_or_else(|| no_pool(slots, ask))
+    found.map(|(index, _)| index).ok_or_else(|| no_pool(roster, ask))
 }
 
 /// Why an instance is none of those that an ask means, whatever its state; `None` when it is one.
@@ -52,8 +53,8 @@ pub(super) fn misfit(instance: &Instance, ask: &Ask<'_>) -> Option<&'static str>
     role.or_else(|| (!instance.spec.routes.contains(ask.route)).then_some(NO_ROUTE))
 }
 
-fn no_pool(slots: &[Option<Instance>], ask: &Ask<'_>) -> PlaceError {
+fn no_pool(roster: &Roster, ask: &Ask<'_>) -> PlaceError {
     let unknown = "its models are not known yet";
     let why = |i: &Instance| if i.spec.models.is_empty() { unknown } else { misfit(i, ask).unwrap_or(unknown) };
-    PlaceError::NoCandidate { reasons: slots.iter().flatten().map(|i| (i.id, why(i))).collect() }
+    PlaceError::NoCandidate { reasons: roster.iter().map(|i| (i.id, why(i))).collect() }
 }
