@@ -53,7 +53,9 @@ codes! {
     MethodNotAllowed = "method_not_allowed", 405, "invalid_request_error", "The path exists, the method does not fit. `Allow` names those that do.";
     RequestTimeout = "request_timeout", 408, "invalid_request_error", "The request body did not arrive in time.";
     BodyTooLarge = "body_too_large", 413, "invalid_request_error", "The body is larger than `limits.body_bytes`.";
+    IdempotencyInFlight = "idempotency_in_flight", 409, "invalid_request_error", "A request with this `Idempotency-Key` is being answered, and its answer (a stream, or a very large one) cannot be given twice. Repeat when it has ended.";
     UnsupportedMediaType = "unsupported_media_type", 415, "invalid_request_error", "Send `content-type: application/json` without content encoding.";
+    IdempotencyMismatch = "idempotency_mismatch", 422, "invalid_request_error", "Another request runs under this `Idempotency-Key`. Use a new key for a new request.";
     HeadersTooLarge = "headers_too_large", 431, "invalid_request_error", "The request's headers are more or larger than `limits.header_count` and `limits.header_bytes`.";
     EngineOverloaded = "engine_overloaded", 429, "overloaded_error", "Every engine that could serve this refused for lack of room. Repeat after `Retry-After`.";
     QuotaClass = "quota_class", 429, "overloaded_error", "The fleet is near its limit and the request's class has had its share. Repeat after `Retry-After`.";

@@ -6,6 +6,7 @@ use crate::body::GatewayBody;
 use crate::cache_plan::CachePlan;
 use crate::flow::{Flow, Progress, Route};
 use crate::headers::{self, ENGINE, MODEL, REQUEST_ID, TRACEPARENT};
+use crate::idempotency::{self, Claim, Guard};
 use crate::listing;
 use crate::metrics::{EngineOnlyWord, WhyLabel};
 use crate::model_text::{Asked, Candidate, Prompted};
@@ -18,6 +19,7 @@ use crate::trace_context::TraceContext;
 use bytes::Bytes;
 use futures_core::Stream;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use plimsoll_core::{ErrorCode, InstanceId, Outcome, RequestId};
@@ -117,6 +119,11 @@ async fn generation(
         }
         (None, None) => None,
     };
+    let mut guard =
+        match named(shared, &head, model.as_deref(), &tenant, &body, facts.stream, started + time_left).await? {
+            Named::Run(guard) => guard,
+            Named::Answered(response) => return Ok(response),
+        };
     let (ids, candidate) = prompt_ids_of(shared, route.api, model.as_deref(), &tenant, &facts, &body).await;
     let prompt_tokens = match &ids {
         Some(ids) => ids.ids.len() as u64,
@@ -199,8 +206,61 @@ async fn generation(
         trace,
         record,
         progress: Progress::default(),
+        named: guard.take_if(|_| stream),
     });
-    Ok(answer(flow, stream, keep_alive).await)
+    let response = answer(flow, stream, keep_alive).await;
+    if let Some(guard) = guard {
+        guard.answered(&response);
+    }
+    Ok(response)
+}
+
+/// What an `Idempotency-Key` makes of a request.
+enum Named {
+    Run(Option<Guard>),
+    Answered(Response<GatewayBody>),
+}
+
+/// Attaches the request to one of the same name that runs, or gives it the name. Without one it simply runs.
+async fn named(
+    shared: &Shared,
+    head: &Parts,
+    model: Option<&str>,
+    tenant: &Arc<str>,
+    body: &Bytes,
+    stream: bool,
+    until: Instant,
+) -> Result<Named, ApiError> {
+    let Some(key) = idempotency::key(&head.headers)? else { return Ok(Named::Run(None)) };
+    let target = head.uri.path_and_query().map_or("", |target| target.as_str());
+    let digest = idempotency::digest(target, model, body);
+    let count = |result| shared.metrics.idempotent.get_or_create(&EngineOnlyWord { result }).inc();
+    loop {
+        let waiting = match shared.idempotency.claim(tenant, key, digest, stream) {
+            Ok(Claim::Run(guard)) => {
+                count("run");
+                return Ok(Named::Run(guard));
+            }
+            Ok(Claim::Attach(waiting)) => waiting,
+            Err(error) => {
+                count("refused");
+                return Err(error);
+            }
+        };
+        match tokio::time::timeout_at(until.into(), waiting.answer()).await {
+            Ok(Some(answer)) => {
+                count("attached");
+                return answer.map(Named::Answered);
+            }
+            // The first one left without an answer.
+            Ok(None) => {}
+            Err(_) => {
+                count("refused");
+                let message = "the request's deadline passed while another one of its `Idempotency-Key` was running";
+                return Err(ApiError::new(ErrorCode::DeadlineExceeded, message));
+            }
+        }
+    }
 }
 
 /// The token ids of a request with one prompt: as sent, or made here where the model has a tokenizer. `None` where nobody wants to

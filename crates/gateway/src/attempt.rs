@@ -125,9 +125,13 @@ impl Attempt {
         self.engine.moved(now);
     }
 
-    /// The engine finished it. `usage` as far as it was reported.
-    pub fn complete(mut self, usage: Option<Usage>) {
+    /// The engine finished it. `usage` as far as it was reported; `step` is the mean time between tokens of one sequence, where it
+    /// was seen.
+    pub fn complete(mut self, usage: Option<Usage>, step: Option<Nanos>) {
         self.shared.prefilled(self.ticket, usage);
+        if let Some(step) = step {
+            self.shared.with_scheduler(|s| s.decoded(self.ticket, step));
+        }
         self.settle(AttemptEnd::Ok, None);
     }
 

@@ -521,7 +521,7 @@ async fn whole(
     flow.progress.output.piece(std::time::Instant::now());
     flow.progress.output.usage = facts.usage;
     // No first token is noted: when it came inside this answer is not known, and would be taken for prefill time.
-    attempt.complete(facts.usage);
+    attempt.complete(facts.usage, None);
     flow.end(Outcome::Completed, exchange.status.as_u16(), None);
     Ok(Begun::Whole { status: exchange.status, headers: exchange.headers.clone(), body })
 }

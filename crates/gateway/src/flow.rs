@@ -4,6 +4,7 @@ use crate::api_error::ApiError;
 use crate::body_budget::BodyHold;
 use crate::cache_plan::CachePlan;
 use crate::funnel::Told;
+use crate::idempotency::Guard;
 use crate::metrics::Ended;
 use crate::owned::Ownership;
 use crate::record::RecordCell;
@@ -12,7 +13,7 @@ use crate::state::Shared;
 use crate::trace_context::TraceContext;
 use bytes::Bytes;
 use http::HeaderMap;
-use plimsoll_core::{Class, ErrorCode, InstanceId, Outcome, RequestId};
+use plimsoll_core::{Class, ErrorCode, InstanceId, Nanos, Outcome, RequestId};
 use plimsoll_load::Charge;
 use plimsoll_pools::chunk::Usage;
 use plimsoll_protocol::request::{Api, RequestFacts};
@@ -71,7 +72,12 @@ pub struct Flow {
     pub trace: TraceContext,
     pub record: RecordCell,
     pub progress: Progress,
+    /// Others with its `Idempotency-Key` are kept off for as long as it streams.
+    pub(crate) named: Option<Guard>,
 }
+
+/// Tokens of a stream whose mean time between tokens is taken for a step's.
+const STEP_TOKENS: u64 = 8;
 
 /// How far a request has come.
 #[derive(Debug, Default)]
@@ -131,6 +137,7 @@ impl Flow {
         if std::mem::replace(&mut self.progress.ended, true) {
             return;
         }
+        self.named = None;
         let now = Instant::now();
         let total = now.saturating_duration_since(self.started);
         let ttft =
@@ -186,6 +193,13 @@ impl Flow {
         let tokens = output_tokens.unwrap_or(self.progress.output.pieces);
         (self.facts.stream && tokens > 1)
             .then(|| last.saturating_duration_since(first).as_secs_f64() / (tokens - 1) as f64)
+    }
+
+    /// The same as one step of the engine; `None` where several sequences share a stream, or too few tokens came to say.
+    pub(crate) fn step(&self) -> Option<Nanos> {
+        let tokens = self.progress.output.usage.map_or(self.progress.output.pieces, |usage| usage.completion_tokens);
+        let seconds = self.tpot_s(self.progress.output.usage.map(|usage| usage.completion_tokens))?;
+        (self.facts.sequences == 1 && tokens >= STEP_TOKENS).then(|| Nanos::from_secs_f64(seconds))
     }
 
     fn export_span(&self, outcome: Outcome, model: &str, ttft: Option<Duration>) {

@@ -18,6 +18,7 @@ pub const ENGINE: HeaderName = HeaderName::from_static("x-plimsoll-engine");
 pub const MODEL: HeaderName = HeaderName::from_static("x-plimsoll-model");
 pub const DEADLINE_MS: HeaderName = HeaderName::from_static("x-request-deadline-ms");
 pub const TTFT_MS: HeaderName = HeaderName::from_static("x-slo-ttft-ms");
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 pub const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");

@@ -23,6 +23,7 @@ pub mod fleet;
 pub mod flow;
 pub mod funnel;
 pub mod headers;
+pub mod idempotency;
 mod kv_follow;
 pub mod kv_view;
 pub mod listing;

@@ -53,6 +53,18 @@ pub struct EngineWord {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct EngineStage {
+    pub engine: u32,
+    pub stage: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct EngineCoefficient {
+    pub engine: u32,
+    pub coefficient: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct WhyLabel {
     pub why: &'static str,
 }
@@ -111,6 +123,10 @@ pub struct Metrics {
     pub funnel_reach: Family<ModelLabel, F64Gauge>,
     pub funnel_memory: Family<ModelLabel, Gauge>,
     pub funnel_bounded: Family<ModelLabel, Gauge>,
+    pub idempotent: Family<EngineOnlyWord, Counter>,
+    pub latency_error: Family<EngineStage, F64Gauge>,
+    pub latency_samples: Family<EngineStage, Gauge>,
+    pub latency_coefficient: Family<EngineCoefficient, F64Gauge>,
     pub decisions_dropped: Gauge,
     pub reloads: Family<EngineOnlyWord, Counter>,
 }
@@ -202,6 +218,10 @@ families! {
     (funnel_reach, "funnel_reach_seconds", "Age of the oldest block that counts as seen; at most funnel.window_s", Family::default()),
     (funnel_memory, "funnel_memory_bytes", "Memory of the funnel", Family::default()),
     (funnel_bounded, "funnel_bounded", "1 where the funnel's own bounds make its caches smaller than those there are", Family::default()),
+    (idempotent, "idempotent_requests", "Requests with an Idempotency-Key, by result: run, attached to one that ran, refused", Family::default()),
+    (latency_error, "latency_model_error_ratio", "Recent mean of |predicted - observed| / observed of the latency model of an engine, by stage: prefill or decode; predictions are those made before the sample was learnt", Family::default()),
+    (latency_samples, "latency_model_samples", "Samples the latency model of an engine has learnt from, by stage", Family::default()),
+    (latency_coefficient, "latency_model_coefficient", "Coefficients in seconds: p0, p1, p2 of prefill = p0 + p1*u + p2*u*(h + u/2) (u uncached, h cached tokens), a, b, c of step = a + b*batch + c*kv_tokens", Family::default()),
     (decisions_dropped, "decision_log_dropped_records", "Decision records that the log file could not take in time", Gauge::default()),
     (reloads, "reloads", "Settings reloads by result", Family::default()),
 }

@@ -170,7 +170,7 @@ impl Relay {
     /// cancelled anything; the rest of the body is only read to keep the connection.
     fn completed(&mut self) {
         if let Some(attempt) = self.slot.take_attempt() {
-            attempt.complete(self.flow.progress.output.usage);
+            attempt.complete(self.flow.progress.output.usage, self.flow.step());
             self.flow.end(Outcome::Completed, 200, None);
             self.arm();
         }
@@ -305,7 +305,7 @@ pub fn pass(
         let (end, outcome, code) = match tokio::time::timeout_at(until, exchange.frame()).await {
             Ok(Some(Ok(bytes))) => return Some((Ok(bytes), state)),
             Ok(None) => {
-                attempt.take()?.complete(None);
+                attempt.take()?.complete(None, None);
                 flow.end(Outcome::Completed, 200, None);
                 return None;
             }

@@ -8,8 +8,9 @@ use crate::body_budget::BodyBudget;
 use crate::clock::Clock;
 use crate::fleet::Fleet;
 use crate::funnel::Funnels;
+use crate::idempotency::Idempotency;
 use crate::kv_view::KvViews;
-use crate::metrics::{EngineLabel, EngineWord, Metrics, OTHER_MODEL, RankLabel};
+use crate::metrics::{EngineCoefficient, EngineLabel, EngineStage, EngineWord, Metrics, OTHER_MODEL, RankLabel};
 use crate::model_text::{ModelTexts, segment_cache};
 use crate::pending::PendingWork;
 use crate::record::Decisions;
@@ -44,6 +45,7 @@ pub struct Shared {
     pub metrics: Metrics,
     pub decisions: Decisions,
     pub bodies: BodyBudget,
+    pub idempotency: Idempotency,
     pub token_estimate: TokenEstimate,
     pub retry_budget: Mutex<RetryBudget>,
     pub log_filter: Option<LogFilter>,
@@ -79,6 +81,7 @@ impl Shared {
             metrics: Metrics::default(),
             decisions,
             bodies: BodyBudget::default(),
+            idempotency: Idempotency::default(),
             token_estimate: TokenEstimate::new(settings.policy.assumed_bytes_per_token),
             retry_budget: Mutex::new(RetryBudget::new(settings.retry.budget_fraction, settings.retry.budget_burst)),
             scheduler: Mutex::new(Scheduler::new(scheduler_config(&settings))),
@@ -122,7 +125,7 @@ impl Shared {
     /// The engine said how much of a prompt it had to prefill; teaches its rate.
     pub fn prefilled(&self, ticket: Ticket, usage: Option<Usage>) {
         if let Some((cached, usage)) = usage.and_then(|usage| usage.cached_tokens.zip(Some(usage))) {
-            self.with_scheduler(|s| s.prefilled(ticket, usage.prompt_tokens.saturating_sub(cached)));
+            self.with_scheduler(|s| s.prefilled(ticket, usage.prompt_tokens.saturating_sub(cached), cached));
         }
     }
 
@@ -221,6 +224,7 @@ impl Shared {
                 metrics.engine_prefill_rate.get_or_create(&engine).set(rate);
             }
         }
+        self.render_latency_models();
         self.render_cache_view();
         let segments = self.segments.size();
         metrics.segment_cache_bytes.set(segments.bytes.try_into().unwrap_or(i64::MAX));
@@ -230,6 +234,33 @@ impl Shared {
         metrics.bytes_per_token.set(self.token_estimate.bytes_per_token());
         metrics.decisions_dropped.set(self.decisions.dropped().try_into().unwrap_or(i64::MAX));
         metrics.render()
+    }
+
+    fn render_latency_models(&self) {
+        let metrics = &self.metrics;
+        metrics.latency_error.clear();
+        metrics.latency_samples.clear();
+        metrics.latency_coefficient.clear();
+        for view in self.with_scheduler(|s| s.latency_models()) {
+            let engine = view.id.0;
+            let stages = [
+                ("prefill", view.prefill_samples, view.prefill_error_ratio),
+                ("decode", view.decode_samples, view.decode_error_ratio),
+            ];
+            for (stage, samples, error) in stages {
+                let label = EngineStage { engine, stage };
+                metrics.latency_samples.get_or_create(&label).set(samples.try_into().unwrap_or(i64::MAX));
+                if let Some(error) = error {
+                    metrics.latency_error.get_or_create(&label).set(error);
+                }
+            }
+            let (prefill, decode) = (view.coefficients.prefill, view.coefficients.decode);
+            for (coefficient, value) in
+                ["p0", "p1", "p2"].into_iter().zip(prefill).chain(["a", "b", "c"].into_iter().zip(decode))
+            {
+                metrics.latency_coefficient.get_or_create(&EngineCoefficient { engine, coefficient }).set(value);
+            }
+        }
     }
 
     fn render_cache_view(&self) {

@@ -3,6 +3,7 @@
 use crate::ask::{Charge, InstanceSpec};
 use crate::gate::Gate;
 use crate::health::{Health, HealthState};
+use crate::latency::{Coefficients, LatencyModel};
 use crate::ledger::Counters;
 use crate::prefill_rate::PrefillRate;
 use crate::reconcile::Reported;
@@ -43,10 +44,12 @@ pub(crate) struct Instance {
     rate: PrefillRate,
     /// Inverse of what `rate` estimates; `None` until it does.
     pub prefill_s_per_token: Option<f64>,
+    /// Boxed: a choice does not look into it.
+    pub latency: Box<LatencyModel>,
 }
 
 impl Instance {
-    pub(crate) fn new(id: InstanceId, spec: InstanceSpec) -> Self {
+    pub(crate) fn new(id: InstanceId, spec: InstanceSpec, assumed: &Coefficients) -> Self {
         Instance {
             id,
             spec,
@@ -57,6 +60,7 @@ impl Instance {
             ranks: SmallVec::new(),
             rate: PrefillRate::default(),
             prefill_s_per_token: None,
+            latency: Box::new(LatencyModel::new(assumed)),
         }
     }
 

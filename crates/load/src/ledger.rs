@@ -50,6 +50,8 @@ pub(crate) struct Entry {
     pub unseen_before: u64,
     /// Set by the first token: how long it took, and the tokens charged to others that were served meanwhile.
     pub waited: Option<(Nanos, u64)>,
+    /// Set by the first token of a stream: requests and KV tokens on its rank then, itself included.
+    pub beside: Option<(u32, u64)>,
     /// Health of the instance at the choice.
     pub stamp: Stamp,
 }
@@ -145,10 +147,12 @@ impl Ledger {
     }
 
     /// Notes the first token, and for the rate how long it took and what others had served meanwhile.
-    pub(crate) fn note_first_token(&mut self, ticket: Ticket, waited: Option<(Nanos, u64)>) {
+    pub(crate) fn note_first_token(&mut self, ticket: Ticket, waited: Option<(Nanos, u64)>, beside: (u32, u64)) {
         if let Some(entry) = self.entries.get_mut(&ticket) {
             entry.first_token_seen = true;
             entry.waited = waited;
+            // Of an answer that comes whole the first token is the last.
+            entry.beside = waited.is_some().then_some(beside);
         }
     }
 

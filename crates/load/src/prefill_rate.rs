@@ -13,7 +13,8 @@
 //! Few tokens in a fixed round trip say nothing about the rate; below [`MIN_TOKENS`] an observation is only a
 //! lower bound, and raises the estimate at most.
 //!
-//! The full step-time model of `design/load.md` (intercept, quadratic term) replaces this when it comes.
+//! Placement reckons with this rate. The model of [`crate::latency`] (fixed part, quadratic term) learns from clean samples only, which
+//! become rare when engines are busy; it answers how long a request takes by itself.
 
 #[cfg(test)]
 mod tests;

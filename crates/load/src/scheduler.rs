@@ -5,12 +5,14 @@
 //! (one walk over the model's candidates), `remove_instance` and the views.
 
 mod choose;
+pub mod predict;
 mod views;
 
 use crate::ask::{AttemptEnd, InstanceSpec, Ticket};
 use crate::config::SchedulerConfig;
 use crate::health::{Change, HealthChange};
 use crate::instance::Instance;
+use crate::latency::{Coefficients, ENOUGH, Judged, LatencyModel};
 use crate::ledger::Ledger;
 use crate::place::{Candidate, Placement, make};
 use crate::pool::Pools;
@@ -75,7 +77,8 @@ impl Scheduler {
             return;
         }
         let models = spec.models.clone();
-        let slot = self.roster.add(Instance::new(id, spec));
+        let assumed = Coefficients::assumed(self.config.assumed_prefill_tokens_per_s);
+        let slot = self.roster.add(Instance::new(id, spec, &assumed));
         self.index.insert(id, slot);
         self.pools.join(slot, &models);
         self.pools.list_rows(&models, &self.roster);
@@ -133,7 +136,8 @@ impl Scheduler {
             waited = Some((now.since(entry.placed_at), others));
             rank.served_tokens = rank.served_tokens.saturating_add(entry.charge.uncached_prefill_tokens);
         }
-        self.ledger.note_first_token(ticket, waited);
+        let beside = (rank.own.requests, rank.own.reserved_kv_tokens);
+        self.ledger.note_first_token(ticket, waited, beside);
         instance.accepted(entry.placed_at);
         named(entry.target.instance, instance.health.first_token(entry.stamp))
     }
@@ -141,11 +145,44 @@ impl Scheduler {
     /// The engine has said how many of the prompt's tokens it had to prefill. Call it before `settle`; only attempts
     /// with a first token teach, and engines that do not report cached tokens are taken to be as fast as their peers:
     /// a guess would make the holder of many prefixes look like a fast engine and draw everybody to it.
-    pub fn prefilled(&mut self, ticket: Ticket, uncached_tokens: u64) {
+    ///
+    /// A prefill in front of which nothing else was prefilled teaches the latency model too; `cached_tokens` is the part of the prompt
+    /// that it had to attend to and not to compute.
+    pub fn prefilled(&mut self, ticket: Ticket, uncached_tokens: u64, cached_tokens: u64) {
         let Some(entry) = self.ledger.get(ticket).copied().filter(|entry| !entry.orphan) else { return };
         let Some((elapsed, others)) = entry.waited else { return };
         if let Some(mut instance) = self.edit(entry.target.instance) {
             instance.observe_prefill(elapsed, others, entry.charge.uncached_prefill_tokens, uncached_tokens);
+        }
+        if others == 0 {
+            self.learn(entry.target.instance, |model| model.observe_prefill(uncached_tokens, cached_tokens, elapsed));
+        }
+    }
+
+    /// A stream's mean time between tokens after its first. Call it before `settle`; teaches the latency model with the load of
+    /// its rank, in the mean of both ends of the stream.
+    pub fn decoded(&mut self, ticket: Ticket, step: Nanos) {
+        let Some(entry) = self.ledger.get(ticket).copied().filter(|entry| !entry.orphan) else { return };
+        let (Some((requests, kv_tokens)), Some(&slot)) = (entry.beside, self.index.get(&entry.target.instance)) else {
+            return;
+        };
+        let rank = self.roster.get(slot).and_then(|i| i.ranks.get(usize::from(entry.target.rank.0)));
+        let Some(now) = rank.map(|rank| rank.own) else { return };
+        let batch = (f64::from(requests) + f64::from(now.requests)) / 2.0;
+        let kv_tokens = (kv_tokens as f64 + now.reserved_kv_tokens as f64) / 2.0;
+        self.learn(entry.target.instance, |model| model.observe_step(batch, kv_tokens, step));
+    }
+
+    /// Lets an instance's latency model learn. One that knows little is first told what its peers know.
+    fn learn(&mut self, id: InstanceId, sample: impl FnOnce(&mut LatencyModel) -> Option<Judged>) {
+        let Some(instance) = self.index.get(&id).and_then(|&slot| self.roster.get(slot)) else { return };
+        let (prefills, steps) = instance.latency.samples();
+        let prior = (prefills.min(steps) < ENOUGH).then(|| self.prior_for(instance));
+        if let Some(mut instance) = self.edit(id) {
+            if let Some(prior) = prior {
+                instance.latency.set_prior(&prior);
+            }
+            sample(&mut instance.latency);
         }
     }
 

@@ -19,6 +19,7 @@ fn entry(instance: u32) -> Entry {
         served_before: 0,
         unseen_before: 0,
         waited: None,
+        beside: None,
         stamp: Stamp::default(),
     }
 }

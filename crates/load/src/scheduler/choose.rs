@@ -123,6 +123,7 @@ impl Scheduler {
             served_before: rank.served_tokens,
             unseen_before: foreign.saturating_add(rank.own.unseen_prefill_tokens),
             waited: None,
+            beside: None,
             stamp,
         };
         self.ledger.charge(ask.ticket(), entry, &mut rank.own);

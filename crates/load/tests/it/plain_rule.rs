@@ -207,7 +207,7 @@ fn run(seed: u64, engines: u32, steps: usize) {
                 let placed = running.swap_remove(random.random_range(0..running.len()));
                 if random.random_bool(0.8) {
                     scheduler.first_token(placed.ticket, now);
-                    scheduler.prefilled(placed.ticket, random.random_range(300..5_000));
+                    scheduler.prefilled(placed.ticket, random.random_range(300..5_000), 0);
                 }
                 let refused = random.random_bool(0.1);
                 let end = if refused { AttemptEnd::Refused { retry_after: None } } else { AttemptEnd::Ok };

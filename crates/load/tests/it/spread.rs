@@ -74,7 +74,7 @@ fn a_fresh_engine_is_not_taken_for_a_fast_one() {
         let placed = fleet.place();
         fleet.pass(Nanos::from_secs(2));
         fleet.scheduler.first_token(placed.ticket, fleet.now);
-        fleet.scheduler.prefilled(placed.ticket, 1_000);
+        fleet.scheduler.prefilled(placed.ticket, 1_000, 0);
         fleet.settle(placed.ticket, AttemptEnd::Ok);
     }
     fleet.add(3);
@@ -102,7 +102,7 @@ fn a_slow_engine_gets_less() {
                 return true;
             }
             fleet.scheduler.first_token(ticket, at);
-            fleet.scheduler.prefilled(ticket, 1_000);
+            fleet.scheduler.prefilled(ticket, 1_000, 0);
             fleet.scheduler.settle(ticket, at, AttemptEnd::Ok);
             false
         });
@@ -137,7 +137,7 @@ fn an_engine_with_hits_is_not_taken_for_a_fast_one() {
                 return true;
             }
             fleet.scheduler.first_token(ticket, at);
-            fleet.scheduler.prefilled(ticket, uncached);
+            fleet.scheduler.prefilled(ticket, uncached, 0);
             fleet.scheduler.settle(ticket, at, AttemptEnd::Ok);
             false
         });

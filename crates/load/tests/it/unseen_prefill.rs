@@ -94,7 +94,7 @@ fn a_whole_answer_still_heals_but_teaches_no_rate() {
         let change = fleet.scheduler.first_token(placed.ticket, fleet.now);
         assert_eq!(change.is_some(), placed.half_open, "its answer is a sign of life also after its time");
         assert_eq!(fleet.scheduler.first_token(placed.ticket, fleet.now), None);
-        fleet.scheduler.prefilled(placed.ticket, 1_000);
+        fleet.scheduler.prefilled(placed.ticket, 1_000, 0);
         fleet.settle(placed.ticket, AttemptEnd::Ok);
     }
     assert_eq!(fleet.scheduler.instances(fleet.now)[0].prefill_tokens_per_s, None, "half a minute was decoding");
@@ -120,7 +120,7 @@ fn the_rate_learnt_behind_whole_answers_is_the_engine_s_own() {
             after.extend(fleet.burst(1).1);
         }
         fleet.scheduler.first_token(stream.ticket, fleet.now);
-        fleet.scheduler.prefilled(stream.ticket, 1_000);
+        fleet.scheduler.prefilled(stream.ticket, 1_000, 0);
         for ticket in before.into_iter().chain(after).chain([stream.ticket]) {
             fleet.settle(ticket, AttemptEnd::Ok);
         }

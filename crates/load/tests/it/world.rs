@@ -218,7 +218,7 @@ impl World {
                 (served.cached_tokens, served.ttft) = (cached_tokens, now.since(open.at));
                 let Gateway { scheduler, view } = &mut self.gateways[open.gateway];
                 scheduler.first_token(open.ticket, now);
-                scheduler.prefilled(open.ticket, served.prompt_tokens - cached_tokens);
+                scheduler.prefilled(open.ticket, served.prompt_tokens - cached_tokens, cached_tokens);
                 view.reported(now, target(engine), &open.prompt, open.believed, cached_tokens);
             }
             self.put(now + decode, Event::Done(engine, id));
