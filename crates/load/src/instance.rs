@@ -81,6 +81,11 @@ impl Instance {
         self.rate.tokens_per_s()
     }
 
+    /// Share of the tokens charged that it really had to compute of late; `None` while nobody said.
+    pub(crate) fn uncached_share(&self) -> Option<f64> {
+        self.rate.uncached_share()
+    }
+
     /// A charge as this instance can feel it. A client may ask for four billion tokens; a sequence ends at the context.
     pub(crate) fn limited(&self, charge: Charge) -> Charge {
         let charge = charge.bounded();

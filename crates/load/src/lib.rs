@@ -32,6 +32,6 @@ pub use latency::{Coefficients, LatencyModel};
 pub use ledger::Counters;
 pub use place::{Candidate, Choice, Placement, Reason, View};
 pub use routes::RouteSet;
-pub use scheduler::Scheduler;
 pub use scheduler::predict::LatencyView;
+pub use scheduler::{PoolLoad, Scheduler};
 pub use verdict::{InstanceView, ModelStatus, PlaceError, Placed, RankLoad, Scored, Settled, Totals};

@@ -45,6 +45,11 @@ impl PrefillRate {
         self.smoothed
     }
 
+    /// Share of charged tokens that had really to be prefilled, once known.
+    pub(crate) fn uncached_share(&self) -> Option<f64> {
+        self.uncached_share
+    }
+
     /// A request waited `elapsed` while `others_tokens` (as charged) and its own `uncached_tokens` of `charged_tokens`
     /// were prefilled.
     pub(crate) fn observe(&mut self, elapsed: Nanos, others_tokens: u64, charged_tokens: u64, uncached_tokens: u64) {

@@ -75,6 +75,8 @@ pub(crate) struct Reported {
     /// What the newest report shows beyond the ledger.
     latest: Foreign,
     known: Known,
+    /// As the newest report said.
+    used_kv_tokens: Option<u64>,
     /// Kept from the newest report that named it: a capacity does not age.
     capacity_kv_tokens: Option<u64>,
 }
@@ -85,6 +87,7 @@ impl Reported {
         load: ForeignLoad { received_ns: 0.0, beyond: Foreign::NONE },
         latest: Foreign::NONE,
         known: Known { requests: false, prefill_tokens: false, kv_tokens: false },
+        used_kv_tokens: None,
         capacity_kv_tokens: None,
     };
 
@@ -112,6 +115,7 @@ impl Reported {
             prefill_tokens: report.waiting_uncached_tokens.is_some(),
             kv_tokens: report.used_kv_tokens.is_some(),
         };
+        self.used_kv_tokens = report.used_kv_tokens;
         self.capacity_kv_tokens = report.capacity_kv_tokens.filter(|&c| c > 0).or(self.capacity_kv_tokens);
     }
 
@@ -130,6 +134,11 @@ impl Reported {
 
     pub(crate) fn age(&self, now: Nanos) -> Option<Nanos> {
         self.received.map(|r| now.since(r))
+    }
+
+    /// KV tokens in use as the newest report said, while it is not stale.
+    pub(crate) fn used_kv_tokens(&self, now: Nanos, stale: Nanos) -> Option<u64> {
+        self.used_kv_tokens.filter(|_| self.age(now).is_some_and(|age| age < stale))
     }
 
     pub(crate) fn capacity_kv_tokens(&self) -> Option<u64> {

@@ -5,8 +5,11 @@
 //! (one walk over the model's candidates), `remove_instance` and the views.
 
 mod choose;
+mod loads;
 pub mod predict;
 mod views;
+
+pub use loads::PoolLoad;
 
 use crate::ask::{AttemptEnd, InstanceSpec, Ticket};
 use crate::config::SchedulerConfig;

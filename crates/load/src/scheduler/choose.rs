@@ -9,6 +9,8 @@ mod record;
 mod resolve;
 mod terms;
 
+pub(super) use terms::effective_s_per_token;
+
 use super::Scheduler;
 use crate::ask::Ask;
 use crate::instance::Instance;

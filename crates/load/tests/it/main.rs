@@ -12,6 +12,7 @@ mod legs_and_routes;
 mod membership;
 mod models;
 mod plain_rule;
+mod pool_loads;
 mod price;
 mod records;
 mod refusals;

@@ -96,7 +96,7 @@ impl Price {
 const SAME_RATE_FACTOR: f64 = 1.5;
 
 #[inline]
-fn effective_s_per_token(own: Option<f64>, peers: f64) -> f64 {
+pub(in crate::scheduler) fn effective_s_per_token(own: Option<f64>, peers: f64) -> f64 {
     match own {
         Some(own) if own > peers * SAME_RATE_FACTOR || own * SAME_RATE_FACTOR < peers => own,
         _ => peers,

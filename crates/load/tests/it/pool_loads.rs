@@ -1,0 +1,79 @@
+//! What traffic scheduling is told of a pool: own load and others', and nothing that nobody knows.
+
+use crate::fleet::{Fleet, MODEL, ms};
+use plimsoll_core::{InstanceId, LoadReport, Nanos};
+use plimsoll_load::{AttemptEnd, PolicyKind, PoolLoad};
+
+fn loads(fleet: &mut Fleet) -> Vec<PoolLoad> {
+    let mut loads = Vec::new();
+    fleet.scheduler.pool_loads(MODEL, fleet.now, &mut loads);
+    loads
+}
+
+fn used(tokens: u64) -> LoadReport {
+    LoadReport { used_kv_tokens: Some(tokens), capacity_kv_tokens: Some(100_000), ..LoadReport::default() }
+}
+
+#[test]
+fn what_is_placed_is_in_front_until_its_first_token() {
+    let mut fleet = Fleet::new(PolicyKind::LeastWait, 2);
+    assert!(loads(&mut fleet).iter().all(|load| (load.backlog_tokens, load.running) == (0, 0)));
+    let placed = fleet.place();
+    let load = |fleet: &mut Fleet| *loads(fleet).iter().find(|load| load.target == placed.target).unwrap();
+    assert_eq!((load(&mut fleet).backlog_tokens, load(&mut fleet).running), (1_000, 1));
+    fleet.scheduler.first_token(placed.ticket, fleet.now);
+    assert_eq!((load(&mut fleet).backlog_tokens, load(&mut fleet).running), (0, 1));
+    fleet.settle(placed.ticket, AttemptEnd::Ok);
+    assert_eq!(load(&mut fleet).running, 0);
+}
+
+#[test]
+fn memory_is_known_only_from_a_report_that_is_believed() {
+    let mut fleet = Fleet::new(PolicyKind::LeastWait, 1);
+    assert_eq!(loads(&mut fleet)[0].kv_capacity_tokens, None);
+    fleet.report(0, used(60_000));
+    fleet.place();
+    let load = loads(&mut fleet)[0];
+    assert_eq!((load.used_kv_tokens, load.kv_capacity_tokens), (61_000, Some(100_000)), "and what is about to be used");
+    fleet.pass(ms(3_000));
+    assert_eq!(loads(&mut fleet)[0].kv_capacity_tokens, None, "a stale report does not say what is in use");
+}
+
+#[test]
+fn a_rate_is_known_once_somebody_has_shown_one() {
+    let mut fleet = Fleet::new(PolicyKind::RoundRobin, 2);
+    assert!(loads(&mut fleet).iter().all(|load| load.prefill_tokens_per_s.is_none() && load.uncached_share.is_none()));
+    // Only instance 0 teaches; 2,000 tokens a second, half of what it is charged for.
+    for _ in 0..6 {
+        let placed = fleet.place();
+        fleet.pass(ms(250));
+        fleet.scheduler.first_token(placed.ticket, fleet.now);
+        if placed.target.instance == InstanceId(0) {
+            fleet.scheduler.prefilled(placed.ticket, 500, 500);
+        }
+        fleet.settle(placed.ticket, AttemptEnd::Ok);
+    }
+    for load in loads(&mut fleet) {
+        let rate = load.prefill_tokens_per_s.unwrap();
+        assert!((rate - 2_000.0).abs() < 1.0, "{rate}: of its own or of its peer");
+    }
+    let placed = [fleet.place(), fleet.place()];
+    let backlog = loads(&mut fleet).iter().map(|load| load.backlog_tokens).collect::<Vec<_>>();
+    assert_eq!(backlog, [500, 1_000], "charged 1,000 each: {placed:?}");
+}
+
+#[test]
+fn only_those_that_would_be_chosen_are_in_it() {
+    let mut fleet = Fleet::new(PolicyKind::LeastWait, 3);
+    fleet.eject(0);
+    fleet.scheduler.set_draining(InstanceId(1), true);
+    assert_eq!(loads(&mut fleet).iter().map(|load| load.target.instance.0).collect::<Vec<_>>(), [2]);
+    fleet.scheduler.pool_loads("other", fleet.now, &mut Vec::new());
+
+    let mut fleet = Fleet::new(PolicyKind::RoundRobin, 2);
+    let refused = AttemptEnd::Refused { retry_after: Some(Nanos::from_secs(1)) };
+    let first = fleet.serve(refused).target;
+    assert!(loads(&mut fleet).iter().all(|load| load.target != first), "it has no room, whatever its load");
+    fleet.serve(refused);
+    assert_eq!(loads(&mut fleet).len(), 2, "all refuse: then it is theirs to say");
+}
