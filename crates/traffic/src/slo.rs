@@ -6,7 +6,7 @@
 //! Hodgson's simplification) refuses the fewest: go in deadline order and add up service times; when a deadline is
 //! passed, drop the longest of those kept so far. O(n log n).
 //!
-//! Three things are added, and compared with brute force like the rule itself:
+//! Three things are added, and compared with brute force like the rule itself (what stands fixed costs more time: [`exact`]):
 //! - a pool of `capacity` equal engines is one engine of that speed, but no request is served faster than one engine can
 //!   serve it. (With jobs that cannot be shared out, the exact problem is NP-hard from two machines on.)
 //! - work that is not up for refusal: what has begun ([`Standing::Begun`]) keeps its place and, if it can meet its
@@ -19,6 +19,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::num::NonZeroU32;
 
+mod exact;
 #[cfg(test)]
 mod tests;
 
@@ -124,7 +125,7 @@ pub struct Verdict<K> {
 }
 
 /// The largest set of promised requests that can all be served in time, besides everything that may not be refused;
-/// of the largest sets one with the least work. Nothing depends on the order of `jobs`.
+/// of the largest sets one with the least work; with work that stands fixed, as long as there are at most 1,024 jobs. Nothing depends on the order of `jobs`.
 #[must_use]
 pub fn feasible_set<K: Ord + Copy>(jobs: &[Job<K>], pool: &Pool) -> Verdict<K> {
     let mut order: Vec<&Job<K>> = jobs.iter().collect();
@@ -164,6 +165,10 @@ pub fn feasible_set<K: Ord + Copy>(jobs: &[Job<K>], pool: &Pool) -> Verdict<K> {
                 kept[index] = false;
             }
         }
+    }
+    let is_fixed = |job: &&Job<K>| job.standing != Standing::Promised;
+    if order.len() <= exact::MOST && kept.contains(&false) && order.iter().any(is_fixed) {
+        kept = exact::largest(&order, &duties, pool);
     }
     verdict(&order, &duties, &kept, pool)
 }

@@ -87,6 +87,42 @@ fn mixed() -> impl Strategy<Value = Vec<Job<u32>>> {
     })
 }
 
+/// Found by random seeds: several long ones have to leave at once for short ones behind the fixed work.
+#[test]
+fn several_leave_for_those_behind_fixed_work() {
+    let jobs = |promised: &[(u64, u64)], fixed: &[(u64, u64, Standing)]| -> Vec<Job<u32>> {
+        let promised = promised.iter().map(|&(deadline, service)| (deadline, service, Standing::Promised));
+        let all = promised.chain(fixed.iter().copied()).zip(0..);
+        all.map(|((deadline, service, standing), key)| Job { standing, ..job(key, deadline, service) }).collect()
+    };
+    let cases = [
+        (
+            jobs(
+                &[(8, 1), (25, 15), (58, 0), (5, 4), (50, 15), (35, 11), (54, 3), (9, 3)],
+                &[(50, 17, Standing::Unbound)],
+            ),
+            1,
+            (6, 39),
+        ),
+        (
+            jobs(
+                &[(50, 0), (42, 1), (18, 9), (25, 8), (35, 0)],
+                &[(32, 12, Standing::Unbound), (32, 14, Standing::Begun)],
+            ),
+            8,
+            (3, 27),
+        ),
+    ];
+    for (all, free_at, expected) in cases {
+        let pool = pool(1, free_at, 0);
+        let kept = feasible_set(&all, &pool).kept;
+        let kept: Vec<&Job<u32>> = kept.iter().map(|key| &all[*key as usize]).collect();
+        let promised = kept.iter().filter(|job| job.standing == Standing::Promised).count();
+        assert_eq!((promised, kept.iter().map(|job| job.service.0).sum()), expected);
+        assert_eq!(best(&all, &pool), expected);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
