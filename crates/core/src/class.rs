@@ -6,6 +6,7 @@ use std::fmt;
 /// Priority class of a request, derived from input length and predicted cache hits (`plimsoll-traffic`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Class {
     High,
     Medium,

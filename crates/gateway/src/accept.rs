@@ -5,14 +5,14 @@ use crate::begin::{Begun, begin};
 use crate::body::GatewayBody;
 use crate::cache_plan::CachePlan;
 use crate::flow::{Flow, Progress, Route};
-use crate::headers::{self, ENGINE, MODEL, REQUEST_ID, TRACEPARENT};
+use crate::headers::{self, CLASS, ENGINE, MODEL, REQUEST_ID, TRACEPARENT, WAIT_MS};
 use crate::idempotency::{self, Claim, Guard};
 use crate::listing;
 use crate::metrics::{EngineOnlyWord, WhyLabel};
 use crate::model_text::{Asked, Candidate, Prompted};
 use crate::owned::Ownership;
 use crate::read_body::read_body;
-use crate::record::DecisionRecord;
+use crate::record::{DecisionRecord, TrafficRecord};
 use crate::relay::{KEEP_ALIVE, Relay, pass};
 use crate::state::{Shared, class_rules};
 use crate::trace_context::TraceContext;
@@ -27,7 +27,7 @@ use plimsoll_load::{AttemptEnd, Charge};
 use plimsoll_protocol::prompt::TextIds;
 use plimsoll_protocol::request::{Api, MAX_MODEL_BYTES, PromptIds, PromptSize, RequestFacts, prompt_ids, scan};
 use plimsoll_protocol::wishes::Wishes;
-use plimsoll_traffic::class::{classify, grant};
+use plimsoll_traffic::class::classify;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -134,8 +134,7 @@ async fn generation(
     let best_tokens = cache.as_ref().map(CachePlan::best_tokens);
     let hit_rounds = turn.map_or(0, |turn| turn.hit_rounds);
     let verdict = classify(&class_rules(&settings), prompt_tokens, best_tokens, hit_rounds);
-    // Without rules for tenants nobody may ask for more than the request gets by itself.
-    let verdict = grant(verdict, wishes.class, verdict.class);
+    let verdict = shared.traffic.class(verdict, wishes.class, &tenant);
     let output_tokens = facts.max_output_tokens.unwrap_or(settings.policy.assumed_output_tokens);
     let charge = Charge {
         uncached_prefill_tokens: prompt_tokens,
@@ -163,6 +162,7 @@ async fn generation(
         turn: turn.map(|turn| turn.number),
         hit_rounds: turn.map(|turn| turn.hit_rounds),
         reserved_kv_tokens: charge.reserved_kv_tokens,
+        traffic: None,
         attempts: Vec::new(),
         outcome: None,
         error_code: None,
@@ -199,6 +199,9 @@ async fn generation(
         tenant,
         class: verdict.class,
         charge,
+        explain: headers::explain(&head.headers),
+        repeats: headers::repeats(&head.headers),
+        permit: None,
         cache,
         ownership,
         started,
@@ -315,18 +318,34 @@ async fn answer(flow: Box<Flow>, stream: bool, keep_alive: Duration) -> Response
         let (flow, begun) = begin(flow).await;
         return respond(flow, begun);
     }
+    let class = flow.explain.then_some(flow.class);
     let mut beginning: Beginning = Box::pin(begin(flow));
     match tokio::time::timeout(keep_alive, &mut beginning).await {
         Ok((flow, begun)) => respond(flow, begun),
         Err(_) => {
             let mut response = Response::new(GatewayBody::stream(patient(beginning, keep_alive)));
             stream_headers(response.headers_mut());
+            if let Some(class) = class {
+                response.headers_mut().insert(CLASS, HeaderValue::from_static(class.as_str()));
+            }
             response
         }
     }
 }
 
 fn respond(flow: Box<Flow>, begun: Result<Begun, ApiError>) -> Response<GatewayBody> {
+    let by_itself = (flow.class, 0.0);
+    let told = |traffic: TrafficRecord| (traffic.class, traffic.queue_wait_ms);
+    let explained = flow.explain.then(|| flow.record.lock().traffic.map_or(by_itself, told));
+    let mut response = answer_of(flow, begun);
+    if let Some((class, waited_ms)) = explained {
+        response.headers_mut().insert(CLASS, HeaderValue::from_static(class.as_str()));
+        response.headers_mut().insert(WAIT_MS, HeaderValue::from(waited_ms.ceil() as u64));
+    }
+    response
+}
+
+fn answer_of(flow: Box<Flow>, begun: Result<Begun, ApiError>) -> Response<GatewayBody> {
     match begun {
         // The error has been counted when the flow was ended by it.
         Err(error) => error.into_response(),

@@ -55,6 +55,7 @@ pub fn router(shared: Arc<Shared>, loopback: bool) -> Router {
         .route("/admin/ledger", get(ledger))
         .route("/admin/cache", get(cache))
         .route("/admin/funnel", get(funnel))
+        .route("/admin/traffic", get(traffic).put(set_traffic))
         .route("/admin/log", put(set_log))
         .route("/debug/requests/{id}", get(request))
         .layer(axum::extract::DefaultBodyLimit::max(BODY_BYTES))
@@ -261,4 +262,42 @@ async fn request(State(context): State<Context>, Path(id): Path<String>) -> Answ
     };
     let value = serde_json::to_value(record).unwrap_or(Value::Null);
     Ok(plain(json_response(StatusCode::OK, &value)))
+}
+
+async fn traffic(State(context): State<Context>) -> Response {
+    plain(json_response(StatusCode::OK, &crate::traffic::show::report(&context.shared)))
+}
+
+/// Changes a part of the `traffic` settings until the next reload or restart.
+async fn set_traffic(State(context): State<Context>, body: Bytes) -> Answer {
+    let shared = &context.shared;
+    let changes: Value = serde_json::from_slice(&body)
+        .map_err(|e| refuse(ErrorCode::InvalidRequest, format!("expected keys of `traffic` as a JSON object: {e}")))?;
+    if !changes.is_object() {
+        return Err(refuse(ErrorCode::InvalidRequest, "expected keys of `traffic` as a JSON object"));
+    }
+    let mut settings = Settings::clone(&shared.settings.load());
+    let mut wanted = serde_json::to_value(&settings.traffic).unwrap_or(Value::Null);
+    merge(&mut wanted, changes);
+    settings.traffic = serde_json::from_value(wanted)
+        .map_err(|e| refuse(ErrorCode::InvalidRequest, format!("these are no settings of `traffic`: {e}")))?;
+    // Files named elsewhere in the settings may have gone meanwhile; that is not asked here.
+    if let Some(problem) = settings.validate().into_iter().find(|p| p.path.starts_with("traffic")) {
+        return Err(refuse(ErrorCode::InvalidRequest, format!("`{}` {}", problem.path, problem.message)));
+    }
+    shared.apply(settings);
+    tracing::info!("traffic settings changed through the admin api");
+    Ok(plain(json_response(StatusCode::OK, &crate::traffic::show::report(shared))))
+}
+
+/// Tables are merged, everything else is replaced.
+fn merge(into: &mut Value, changes: Value) {
+    match (into, changes) {
+        (Value::Object(into), Value::Object(changes)) => {
+            for (key, change) in changes {
+                merge(into.entry(key).or_insert(Value::Null), change);
+            }
+        }
+        (into, changes) => *into = changes,
+    }
 }

@@ -8,6 +8,7 @@ use crate::metrics::EngineWord;
 use crate::owned::TokenRoute;
 use crate::record::RecordCell;
 use crate::state::Shared;
+use crate::traffic::lane::Lane;
 use plimsoll_core::{Nanos, Rank};
 use plimsoll_load::{AttemptEnd, HealthState, Placed, Ticket};
 use plimsoll_pools::abort::{AbortedBy, abort};
@@ -34,6 +35,8 @@ pub struct Attempt {
     pub rid: String,
     /// It goes there as token ids.
     pub(crate) token_route: Option<TokenRoute>,
+    /// Traffic scheduling wants to know when its prefill is over.
+    pub(crate) lane: Option<Arc<Lane>>,
     rank: Rank,
     /// Prompts in a batched request: the engine names the children `{rid}_{i}`.
     children: u64,
@@ -65,6 +68,7 @@ impl Attempt {
             record,
             rid,
             token_route: None,
+            lane: None,
             rank: placed.target.rank,
             children,
             health,
@@ -117,6 +121,10 @@ impl Attempt {
     pub fn first_token(&mut self) {
         if !std::mem::replace(&mut self.had_first_token, true) {
             self.shared.first_token(self.ticket);
+            if let Some(lane) = &self.lane {
+                lane.first_token(self.ticket.request);
+                self.shared.traffic.nudge();
+            }
         }
     }
 

@@ -9,6 +9,7 @@
 //! 4. Any other failure takes from the retry budget (`retry.budget_fraction`).
 //! 5. A refusal (429, 503) is only tried elsewhere if somebody else has not just refused too: when all refuse, one attempt.
 
+use crate::admit::admit;
 use crate::api_error::ApiError;
 use crate::attempt::{Attempt, new_rid};
 use crate::cache_plan::Whose;
@@ -66,6 +67,10 @@ pub(crate) enum Again {
 
 /// Runs attempts until there is something to send or nothing more to try.
 pub async fn begin(mut flow: Box<Flow>) -> (Box<Flow>, Result<Begun, ApiError>) {
+    if let Err(failure) = admit(&mut flow).await {
+        let error = flow.fail(failure);
+        return (flow, Err(error));
+    }
     let mut last: Option<Failure> = None;
     loop {
         let attempt = match place(&mut flow) {
@@ -170,6 +175,9 @@ fn place(flow: &mut Flow) -> Result<Box<Attempt>, Failure> {
         flow.shared.settle(placed.ticket, AttemptEnd::Cancelled);
         return Err(no_capacity(flow, "the chosen engine has just been removed"));
     };
+    if let Some(permit) = &mut flow.permit {
+        permit.begun(placed.prefill_until);
+    }
     flow.progress.attempts += 1;
     if let Some(plan) = &mut flow.cache {
         let tenant = flow.tenant.clone();
@@ -205,6 +213,7 @@ fn place(flow: &mut Flow) -> Result<Box<Attempt>, Failure> {
     let children = if flow.facts.batch { flow.facts.sequences } else { 1 };
     let mut attempt = Attempt::new(&flow.shared, engine, &placed, flow.record.clone(), index, rid, children);
     attempt.token_route = token_route;
+    attempt.lane = flow.permit.as_ref().map(|permit| permit.lane().clone());
     Ok(Box::new(attempt))
 }
 

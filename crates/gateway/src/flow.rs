@@ -11,6 +11,7 @@ use crate::record::RecordCell;
 use crate::spans::RequestSpan;
 use crate::state::Shared;
 use crate::trace_context::TraceContext;
+use crate::traffic::permit::Permit;
 use bytes::Bytes;
 use http::HeaderMap;
 use plimsoll_core::{Class, ErrorCode, InstanceId, Nanos, Outcome, RequestId};
@@ -62,6 +63,12 @@ pub struct Flow {
     pub tenant: Arc<str>,
     pub class: Class,
     pub charge: Charge,
+    /// The client wants to know its class and wait.
+    pub explain: bool,
+    /// It repeats one that failed, as its client says.
+    pub repeats: bool,
+    /// Its place in the books of traffic scheduling, once it was let go.
+    pub(crate) permit: Option<Permit>,
     /// Who holds its prompt; `None` where that cannot be known.
     pub cache: Option<CachePlan>,
     /// Who makes its tokens.
@@ -148,6 +155,9 @@ impl Flow {
         if let Some(usage) = usage {
             self.shared.token_estimate.learn(self.facts.prompt, usage.prompt_tokens);
         }
+        if let Some(permit) = self.permit.take() {
+            self.give_up(permit, usage);
+        }
         let model = self.shared.model_label(self.model.as_deref());
         match &self.cache {
             Some(plan) => plan.ended(&self.shared, self.id, outcome, usage),
@@ -185,6 +195,18 @@ impl Flow {
             output_tokens,
         });
         self.export_span(outcome, &model, ttft);
+    }
+
+    /// Settles its place in the books of traffic scheduling with what it took.
+    fn give_up(&self, permit: Permit, usage: Option<Usage>) {
+        if let Some(usage) = usage {
+            permit.lane().learn_output(usage.completion_tokens, self.facts.sequences);
+        }
+        let cached = usage.and_then(|usage| Some(usage.prompt_tokens.saturating_sub(usage.cached_tokens?)));
+        // Where the stream was cut no usage came; its pieces are near enough.
+        let pieces = (self.progress.output.pieces > 0 && self.facts.stream).then_some(self.progress.output.pieces);
+        permit.end(cached, usage.map(|usage| usage.completion_tokens).or(pieces));
+        self.shared.traffic.nudge();
     }
 
     /// Mean time per output token after the first; counted in tokens where the engine reports them, else in pieces.

@@ -19,6 +19,12 @@ pub const MODEL: HeaderName = HeaderName::from_static("x-plimsoll-model");
 pub const DEADLINE_MS: HeaderName = HeaderName::from_static("x-request-deadline-ms");
 pub const TTFT_MS: HeaderName = HeaderName::from_static("x-slo-ttft-ms");
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// Asks for [`CLASS`] and [`WAIT_MS`] with the answer.
+pub const EXPLAIN: HeaderName = HeaderName::from_static("x-plimsoll-explain");
+pub const CLASS: HeaderName = HeaderName::from_static("x-plimsoll-class");
+pub const WAIT_MS: HeaderName = HeaderName::from_static("x-plimsoll-wait-ms");
+/// How often OpenAI's SDKs have sent this request before.
+const RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 pub const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -51,7 +57,7 @@ pub fn towards_engine(client: &HeaderMap, strip_credentials: bool) -> HeaderMap 
     let mut out = HeaderMap::with_capacity(client.len() + 4);
     for (name, value) in client {
         let ours = strip_credentials && (*name == AUTHORIZATION || *name == API_KEY);
-        if ours || *name == ACCEPT_ENCODING || belongs_to_one_hop(name) || *name == DEADLINE_MS {
+        if ours || *name == ACCEPT_ENCODING || belongs_to_one_hop(name) || *name == DEADLINE_MS || *name == EXPLAIN {
             continue;
         }
         if names_more && named_by_connection(client, name) {
@@ -60,6 +66,19 @@ pub fn towards_engine(client: &HeaderMap, strip_credentials: bool) -> HeaderMap 
         out.append(name.clone(), value.clone());
     }
     out
+}
+
+/// The client says that it has sent this before.
+#[must_use]
+pub fn repeats(headers: &HeaderMap) -> bool {
+    let count = headers.get(&RETRY_COUNT).and_then(|value| value.to_str().ok()?.trim().parse::<u64>().ok());
+    count.is_some_and(|count| count > 0)
+}
+
+/// The client wants to know its class and wait.
+#[must_use]
+pub fn explain(headers: &HeaderMap) -> bool {
+    headers.get(&EXPLAIN).is_some_and(|value| value != "0" && value != "false")
 }
 
 /// An engine's answer headers as the client shall see them.

@@ -1,7 +1,7 @@
 //! The gateway: one request path, from a client's bytes to an engine and back.
 //!
 //! The way of a request through this crate: [`server`] (connection) -> [`accept`] (who, what, how large) -> [`begin`]
-//! (choose and charge, send, wait, try elsewhere while that is safe) -> [`relay`] (the stream, at the client's pace) ->
+//! (let go by [`traffic`], choose and charge, send, wait, try elsewhere while that is safe) -> [`relay`] (the stream, at the client's pace) ->
 //! [`flow`] (its one end: record, metrics, trace). [`attempt`] guards what an engine and the ledger hold for it.
 //!
 //! The decisions themselves are not here: `plimsoll-load` and `plimsoll-traffic` make them, from the time and the facts
@@ -9,6 +9,7 @@
 
 pub mod accept;
 pub mod admin;
+mod admit;
 pub mod api_error;
 pub mod attempt;
 pub mod auth;
@@ -48,5 +49,6 @@ pub mod stream_watch;
 mod tls;
 pub mod token_estimate;
 pub mod trace_context;
+pub mod traffic;
 
 pub use run::{GatewayError, Reload, Start, run};

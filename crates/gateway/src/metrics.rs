@@ -32,6 +32,19 @@ pub struct ModelClass {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ModelClassWhy {
+    pub model: String,
+    pub class: &'static str,
+    pub why: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ModelStage {
+    pub model: String,
+    pub stage: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct ModelLabel {
     pub model: String,
 }
@@ -127,6 +140,16 @@ pub struct Metrics {
     pub latency_error: Family<EngineStage, F64Gauge>,
     pub latency_samples: Family<EngineStage, Gauge>,
     pub latency_coefficient: Family<EngineCoefficient, F64Gauge>,
+    pub traffic_level: Family<ModelStage, F64Gauge>,
+    pub traffic_share: Family<ModelClass, F64Gauge>,
+    pub traffic_capacity: Family<ModelLabel, F64Gauge>,
+    pub traffic_queue_requests: Family<ModelClass, Gauge>,
+    pub traffic_queue_tokens: Family<ModelClass, Gauge>,
+    pub traffic_oldest_wait: Family<ModelClass, F64Gauge>,
+    pub traffic_wait_seconds: Family<ModelClass, Histogram, fn() -> Histogram>,
+    pub traffic_refused: Family<ModelClassWhy, Counter>,
+    pub traffic_admitted_tokens: Family<ModelClass, Counter>,
+    pub traffic_in_flight_tokens: Family<ModelLabel, Gauge>,
     pub decisions_dropped: Gauge,
     pub reloads: Family<EngineOnlyWord, Counter>,
 }
@@ -222,6 +245,16 @@ families! {
     (latency_error, "latency_model_error_ratio", "Recent mean of |predicted - observed| / observed of the latency model of an engine, by stage: prefill or decode; predictions are those made before the sample was learnt", Family::default()),
     (latency_samples, "latency_model_samples", "Samples the latency model of an engine has learnt from, by stage", Family::default()),
     (latency_coefficient, "latency_model_coefficient", "Coefficients in seconds: p0, p1, p2 of prefill = p0 + p1*u + p2*u*(h + u/2) (u uncached, h cached tokens), a, b, c of step = a + b*batch + c*kv_tokens", Family::default()),
+    (traffic_level, "traffic_level", "Water level of a model's engines and queue, by stage: prefill and decode smoothed, and quota, the one that quotas go by", Family::default()),
+    (traffic_share, "traffic_share", "Part of the capacity that a class may have now; 1 is no limit", Family::default()),
+    (traffic_capacity, "traffic_capacity_tokens_per_second", "What a model's engines serve, measured under load or from their prefill rates", Family::default()),
+    (traffic_queue_requests, "traffic_queue_requests", "Requests that wait for an engine", Family::default()),
+    (traffic_queue_tokens, "traffic_queue_tokens", "Tokens of the requests that wait for an engine", Family::default()),
+    (traffic_oldest_wait, "traffic_oldest_wait_seconds", "How long the oldest of those that wait has waited", Family::default()),
+    (traffic_wait_seconds, "traffic_wait_seconds", "Wait of a request for an engine, until it was let go or refused", Family::new_with_constructor(seconds_histogram as fn() -> Histogram)),
+    (traffic_refused, "traffic_refused", "Requests that traffic scheduling refused, by rule", Family::default()),
+    (traffic_admitted_tokens, "traffic_admitted_tokens", "Tokens let go to engines, as they are charged: uncached prefill and expected output", Family::default()),
+    (traffic_in_flight_tokens, "traffic_in_flight_tokens", "Tokens admitted and not yet settled, those that wait among them", Family::default()),
     (decisions_dropped, "decision_log_dropped_records", "Decision records that the log file could not take in time", Gauge::default()),
     (reloads, "reloads", "Settings reloads by result", Family::default()),
 }

@@ -37,6 +37,8 @@ pub struct DecisionRecord {
     /// Turns before it that found most of the turn before them cached.
     pub hit_rounds: Option<u32>,
     pub reserved_kv_tokens: u64,
+    /// What traffic scheduling said; `None` where it was not asked, or has not answered yet.
+    pub traffic: Option<TrafficRecord>,
     pub attempts: Vec<AttemptRecord>,
     pub outcome: Option<Outcome>,
     pub error_code: Option<ErrorCode>,
@@ -56,6 +58,20 @@ pub struct DecisionRecord {
 
 fn as_str<S: serde::Serializer>(text: &Arc<str>, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(text)
+}
+
+/// Why a request was let go or refused, and after which wait.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct TrafficRecord {
+    /// `room`, `turn`, or the rule that refused.
+    pub why: &'static str,
+    /// As which it went or was refused; one that could not be in time may have become low.
+    pub class: Class,
+    pub queue_wait_ms: f64,
+    /// The water level that counted; `None` where none is known.
+    pub level: Option<f64>,
+    /// The part of the capacity that its class had.
+    pub share: f64,
 }
 
 /// One choice and what became of it.
@@ -211,6 +227,7 @@ mod tests {
             turn: None,
             hit_rounds: None,
             reserved_kv_tokens: 1,
+            traffic: None,
             attempts: vec![],
             outcome: None,
             error_code: None,

@@ -6,7 +6,7 @@ use crate::model_text::ModelTexts;
 use crate::record::{Decisions, open_log};
 use crate::spans::SpanSink;
 use crate::state::{LogFilter, Shared};
-use crate::{admin, funnel, membership, server, stream_slots, tls};
+use crate::{admin, funnel, membership, server, stream_slots, tls, traffic};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -85,6 +85,8 @@ pub async fn run(start: Start) -> Result<(), GatewayError> {
     }
     let sweeper = tokio::spawn(stream_slots::sweep_forever(shared.clone()));
     let funnel = tokio::spawn(funnel::run(shared.clone()));
+    let turns = tokio::spawn(traffic::driver::run(shared.clone()));
+    let status = tokio::spawn(traffic::show::log_forever(shared.clone()));
     warn_of_open_doors(&shared.settings.load(), addresses.0);
     let (stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(server::run(shared.clone(), clients, tls, stopped));
@@ -124,6 +126,8 @@ pub async fn run(start: Start) -> Result<(), GatewayError> {
     shared.pending_aborts.done(ABORTS_AT_END).await;
     sweeper.abort();
     funnel.abort();
+    turns.abort();
+    status.abort();
     admin_done.abort();
     for engine in shared.fleet.all().values() {
         engine.stop();

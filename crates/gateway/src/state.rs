@@ -17,6 +17,7 @@ use crate::record::Decisions;
 use crate::spans::SpanSink;
 use crate::stream_slots::StreamSlots;
 use crate::token_estimate::TokenEstimate;
+use crate::traffic::Traffic;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use plimsoll_cache::session::Sessions;
@@ -60,6 +61,7 @@ pub struct Shared {
     pub texts: ArcSwap<ModelTexts>,
     /// Token ids of texts seen before.
     pub segments: Arc<SegmentCache>,
+    pub traffic: Traffic,
     scheduler: Mutex<Scheduler>,
     /// Served model names, for metric labels.
     models: ArcSwap<BTreeSet<String>>,
@@ -96,6 +98,7 @@ impl Shared {
             funnel: Funnels::new(&settings),
             texts: ArcSwap::default(),
             segments: segment_cache(settings.tokens.segment_cache_bytes),
+            traffic: Traffic::new(&settings),
             settings: ArcSwap::from_pointee(settings),
         }
     }
@@ -116,6 +119,7 @@ impl Shared {
             Settled::Released { health } => health,
             Settled::InstanceGone | Settled::Already => None,
         });
+        self.traffic.nudge();
     }
 
     pub fn first_token(&self, ticket: Ticket) {
@@ -193,6 +197,7 @@ impl Shared {
         self.retry_budget.lock().reconfigure(settings.retry.budget_fraction, settings.retry.budget_burst);
         self.with_scheduler(|s| s.reconfigure(scheduler_config(&settings)));
         self.segments.set_capacity(settings.tokens.segment_cache_bytes);
+        self.traffic.reconfigure(self, &settings);
         self.settings.store(Arc::new(settings));
     }
 
@@ -226,6 +231,7 @@ impl Shared {
         }
         self.render_latency_models();
         self.render_cache_view();
+        crate::traffic::show::render(self);
         let segments = self.segments.size();
         metrics.segment_cache_bytes.set(segments.bytes.try_into().unwrap_or(i64::MAX));
         metrics.segment_cache_entries.set(segments.entries.try_into().unwrap_or(i64::MAX));

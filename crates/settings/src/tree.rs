@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+mod traffic;
+pub use traffic::*;
+
 /// Settings of `plimsoll serve`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -22,6 +25,7 @@ pub struct Settings {
     pub tokens: Tokens,
     pub policy: Policy,
     pub classes: Classes,
+    pub traffic: Traffic,
     pub limits: Limits,
     pub streams: Streams,
     pub upstream: Upstream,
@@ -222,8 +226,8 @@ pub enum PolicyName {
     PowerOfTwo,
 }
 
-/// Bounds between the traffic classes. Cache hits are not predicted yet: until they are, no request is low, and the two hit
-/// fractions have no effect.
+/// Bounds between the traffic classes. Where cache hits cannot be predicted, no request is low and the two hit fractions have
+/// no effect.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Classes {

@@ -5,6 +5,7 @@
 
 mod engines;
 mod number;
+mod traffic;
 mod web;
 
 use crate::problem::Problem;
@@ -24,6 +25,7 @@ impl Settings {
         engines::check(&self.engines, &mut found);
         models(&self.models, &mut found);
         numbers(self, &mut found);
+        traffic::check(&self.traffic, &mut found);
         auth(&self.auth, &mut found);
         decisions(&self.decisions, &mut found);
         telemetry(&self.telemetry, &mut found);

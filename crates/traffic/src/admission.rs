@@ -137,6 +137,11 @@ impl Admission {
         self.changed = true;
     }
 
+    /// Measures the level without deciding anything: for a picture of now while nothing arrives.
+    pub fn look(&mut self, now: Nanos, view: &PoolView<'_>) {
+        self.observe(now, view);
+    }
+
     /// A request arrives. A key that is known already is taken to have been cancelled.
     pub fn arrive(&mut self, now: Nanos, mut arrival: Arrival, view: &PoolView<'_>) -> Verdict {
         arrival.prompt_tokens = arrival.prompt_tokens.min(MOST_TOKENS);
@@ -147,7 +152,7 @@ impl Admission {
             self.cancel(arrival.key, now);
         }
         let class = arrival.class;
-        let flight = self.flight(&arrival, now);
+        let flight = self.flight(&arrival);
         self.tenants.asks(&arrival.tenant, class, now, &self.rules);
         self.demand.asked(class, flight.cost(), arrival.prefill_tokens, now);
         let standing = self.standing(class, now);
@@ -171,21 +176,26 @@ impl Admission {
         if straight {
             self.charge(&flight, now);
             self.room.take(flight.need);
+            let cost_tokens = flight.cost();
             self.books.admit(arrival.key, Flight { stage: Stage::Granted, ..flight });
             let Standing { level, share } = standing;
-            return Verdict::Go(Go { class, waited: Nanos::ZERO, why: GoWhy::Room, level, share });
+            let (waited, why) = (Nanos::ZERO, GoWhy::Room);
+            return Verdict::Go(Go { class, cost_tokens, waited, why, level, share });
         }
         self.wait(now, &arrival, flight, standing)
     }
 
-    /// The pool's ledger knows of it now.
-    pub fn begun(&mut self, key: RequestId, now: Nanos) {
-        self.books.advance(key, Stage::Begun, now);
+    /// The pool's ledger knows of it now. `prefill_until`: when its prefill should be over, where its first token will not be seen.
+    pub fn begun(&mut self, key: RequestId, prefill_until: Option<Nanos>) {
+        self.books.advance(key, Stage::Begun);
+        if let Some(until) = prefill_until {
+            self.books.set_due(key, until);
+        }
     }
 
     /// Its prefill is over.
-    pub fn first_token(&mut self, key: RequestId, now: Nanos) {
-        if let Some(flight) = self.books.advance(key, Stage::Decoding, now) {
+    pub fn first_token(&mut self, key: RequestId) {
+        if let Some(flight) = self.books.advance(key, Stage::Decoding) {
             self.capacity.served(flight.prefill_tokens);
         }
     }
@@ -232,7 +242,7 @@ impl Admission {
         true
     }
 
-    fn flight(&self, arrival: &Arrival, now: Nanos) -> Flight {
+    fn flight(&self, arrival: &Arrival) -> Flight {
         let service = self.service(arrival.service, arrival.prefill_tokens);
         let new_kv = arrival.prefill_tokens.saturating_add(arrival.decode_tokens);
         Flight {
@@ -243,7 +253,7 @@ impl Admission {
             need: Need { prefill_tokens: arrival.prefill_tokens, kv_tokens: new_kv },
             long: arrival.class != Class::High && service.is_some_and(|time| time > self.rules.long_prefill),
             stage: Stage::Waiting,
-            since: now,
+            due: None,
         }
     }
 
@@ -258,6 +268,9 @@ impl Admission {
     /// Reads a view that is new, and measures the level.
     fn observe(&mut self, now: Nanos, view: &PoolView<'_>) {
         self.capacity.update(now, !self.line.is_empty());
+        while let Some(key) = self.books.pop_due(now) {
+            self.first_token(key);
+        }
         if self.seen == Some(view.taken_at) {
             return;
         }

@@ -3,7 +3,7 @@
 use super::room::Need;
 use plimsoll_core::{Class, Nanos, RequestId};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// How far an admitted request has come.
@@ -31,7 +31,8 @@ pub(crate) struct Flight {
     /// It keeps an engine from others for long.
     pub long: bool,
     pub stage: Stage,
-    pub since: Nanos,
+    /// When its prefill is taken to be over.
+    pub due: Option<Nanos>,
 }
 
 impl Flight {
@@ -63,6 +64,8 @@ pub(crate) struct Books {
     flights: BTreeMap<RequestId, Flight>,
     /// Those that may go and that the pool's ledger does not know of yet: few at a time.
     granted: BTreeMap<RequestId, Need>,
+    /// By [`Flight::due`].
+    due: BTreeSet<(Nanos, RequestId)>,
     totals: Totals,
     long_prefills: usize,
 }
@@ -88,10 +91,10 @@ impl Books {
     }
 
     /// Moves a request on. `None` where it is not known or has come further already.
-    pub(crate) fn advance(&mut self, key: RequestId, stage: Stage, now: Nanos) -> Option<&Flight> {
+    pub(crate) fn advance(&mut self, key: RequestId, stage: Stage) -> Option<&Flight> {
         let flight = self.flights.get_mut(&key).filter(|flight| (flight.stage as u8) < stage as u8)?;
         self.long_prefills -= usize::from(flight.is_long_prefill());
-        (flight.stage, flight.since) = (stage, now);
+        flight.stage = stage;
         self.long_prefills += usize::from(flight.is_long_prefill());
         if stage == Stage::Granted {
             self.granted.insert(key, flight.need);
@@ -101,10 +104,30 @@ impl Books {
         Some(flight)
     }
 
+    /// Its first token will not be seen; its prefill is over at `at`.
+    pub(crate) fn set_due(&mut self, key: RequestId, at: Nanos) {
+        if let Some(flight) = self.flights.get_mut(&key).filter(|flight| flight.stage == Stage::Begun) {
+            if let Some(before) = flight.due.replace(at) {
+                self.due.remove(&(before, key));
+            }
+            self.due.insert((at, key));
+        }
+    }
+
+    /// One whose prefill is over by `now`.
+    pub(crate) fn pop_due(&mut self, now: Nanos) -> Option<RequestId> {
+        let (_, key) = *self.due.first().filter(|(at, _)| *at <= now)?;
+        self.due.pop_first();
+        Some(key)
+    }
+
     /// Takes a request out, of which `served` tokens were run; the rest is refunded. Returns it and the rest.
     pub(crate) fn close(&mut self, key: RequestId, served: u64) -> Option<(Flight, u64)> {
         let flight = self.flights.remove(&key)?;
         self.granted.remove(&key);
+        if let Some(due) = flight.due {
+            self.due.remove(&(due, key));
+        }
         self.long_prefills -= usize::from(flight.is_long_prefill());
         let settled = served.min(flight.cost());
         let refunded = flight.cost() - settled;

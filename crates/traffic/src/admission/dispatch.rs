@@ -72,7 +72,7 @@ impl Admission {
         let mut held_back = [false; 3];
         while let Some(key) = self.line.peek(|class| !held_back[class as usize]) {
             let (Some(flight), Some(waiter)) = (self.books.get(key), self.line.get(key).copied()) else { break };
-            let need = flight.need;
+            let (need, cost_tokens) = (flight.need, flight.cost());
             // Whoever is next in turn waits for the room he needs: going round him would starve the large.
             if !self.room.fits(need) {
                 break;
@@ -89,10 +89,11 @@ impl Admission {
             }
             self.line.pop(|class| !held_back[class as usize]);
             self.room.take(need);
-            self.books.advance(key, Stage::Granted, now);
+            self.books.advance(key, Stage::Granted);
             let standing = self.standing(waiter.class, now);
             let waited = now.since(waiter.arrived);
-            let go = Go { class: waiter.class, waited, why: GoWhy::Turn, level: standing.level, share: standing.share };
+            let (class, why) = (waiter.class, GoWhy::Turn);
+            let go = Go { class, cost_tokens, waited, why, level: standing.level, share: standing.share };
             self.outbox.push(Decision::Go { key, go });
         }
     }

@@ -83,10 +83,10 @@ impl Room {
     }
 
     /// Whether the engine that it would go to could begin it now. Another one that has less in front of it than it may, but a longer
-    /// wait, does not count: placement would not take it.
+    /// wait, does not count: placement would not take it. Where there is no engine, nothing is waited for: placement says why.
     pub(crate) fn fits(&self, need: Need) -> bool {
         let at = self.shortest(|slot| slot.has_memory(need.kv_tokens));
-        at.is_some_and(|at| self.slots[at].can_begin())
+        at.map_or(self.slots.is_empty(), |at| self.slots[at].can_begin())
     }
 
     /// The engine with the shortest wait.

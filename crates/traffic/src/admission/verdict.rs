@@ -35,6 +35,8 @@ impl Decision {
 pub struct Go {
     /// The class it goes in; one that could not meet its deadline may have become low.
     pub class: Class,
+    /// What it was charged, in tokens of prefill.
+    pub cost_tokens: u64,
     pub waited: Nanos,
     pub why: GoWhy,
     /// The water level that counted.

@@ -41,6 +41,7 @@ mod soak;
 mod spread;
 mod tls;
 mod token_mode;
+mod traffic;
 mod wishes;
 
 use plimsoll_end_to_end::{PATIENCE, eventually};

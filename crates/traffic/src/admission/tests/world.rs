@@ -153,7 +153,7 @@ impl World {
             }
         }
         for key in done {
-            self.admission.first_token(key, self.now);
+            self.admission.first_token(key);
             self.admission.settle(key, self.now, None, None);
             self.end(key, End::FirstToken { at: self.now });
         }
@@ -194,7 +194,7 @@ impl World {
         let wait = |engine: &Engine| engine.queue.iter().map(|one| one.left_tokens).sum::<f64>() / engine.rate;
         let best = self.engines.iter_mut().min_by(|a, b| wait(a).total_cmp(&wait(b)));
         best.expect("a world has engines").queue.push_back(Running { key, left_tokens: tokens });
-        self.admission.begun(key, self.now);
+        self.admission.begun(key, None);
     }
 
     fn end(&mut self, key: RequestId, end: End) {
