@@ -106,6 +106,12 @@ impl Prompt {
         Prompt { chains: families.iter().filter_map(named).collect(), tokens: tokens.len() as u64 }
     }
 
+    /// A prompt whose blocks have names already: recorded ones, or those of a simulated engine.
+    #[must_use]
+    pub fn of_names(family: Family, names: Vec<u64>, tokens: u64) -> Self {
+        Prompt { chains: vec![(family, names)], tokens }
+    }
+
     /// Names of its full blocks, family by family.
     pub fn chains(&self) -> impl Iterator<Item = (Family, &[u64])> {
         self.chains.iter().map(|(family, chain)| (*family, chain.as_slice()))
@@ -330,7 +336,7 @@ impl FleetView {
                     _ => entry.1 = u64::from(depth),
                 }
             }
-            for target in self.speculative.targets() {
+            for target in self.speculative.beginning(chain) {
                 depths.entry(target).or_default();
             }
             for (target, (device, host)) in depths {

@@ -84,6 +84,8 @@ pub enum Reason {
     RoundRobin,
     /// The better of two draws.
     BetterOfTwo,
+    /// A rule that was set in place of the configured one.
+    OtherRule,
 }
 
 impl Reason {
@@ -96,6 +98,7 @@ impl Reason {
             Reason::TieDraw => "tie_draw",
             Reason::RoundRobin => "round_robin",
             Reason::BetterOfTwo => "better_of_two",
+            Reason::OtherRule => "other_rule",
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::commands::demo::DemoArgs;
 use crate::commands::funnel::FunnelArgs;
+use crate::commands::sim::SimArgs;
 use clap::{Args, Parser, Subcommand};
 use disagg::DisaggArgs;
 use kv_events::KvEventsArgs;
@@ -37,6 +38,8 @@ pub enum Command {
     Engine(Box<EngineArgs>),
     /// Where a running gateway loses cache hits; with `--trace`, what caches of every size would give
     Funnel(FunnelArgs),
+    /// Simulate a fleet: traces through the gateway's policies on a virtual clock
+    Sim(SimArgs),
     /// Check a config and say what would happen
     Check(CheckArgs),
     /// Print the version and what was built in

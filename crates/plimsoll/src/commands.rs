@@ -6,4 +6,5 @@ pub mod demo;
 pub mod engine;
 pub mod funnel;
 pub mod serve;
+pub mod sim;
 pub mod version;

@@ -26,6 +26,7 @@ pub fn run(cli: cli::Cli) -> Result<(), Failure> {
         Command::Serve(args) => commands::serve::run(args),
         Command::Engine(args) => commands::engine::run(*args),
         Command::Funnel(args) => commands::funnel::run(&args),
+        Command::Sim(args) => commands::sim::run(args),
         Command::Check(args) => commands::check::run(&args),
         Command::Version(args) => commands::version::run(&args),
         Command::Completions(args) => commands::completions::run(&args),

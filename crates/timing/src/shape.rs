@@ -33,6 +33,15 @@ impl StepShape {
         self.outputs += 1;
     }
 
+    /// Requests that generate one token each: how many, the sum of their contexts and the longest of them, as
+    /// [`Self::add_decode`] would have found them.
+    pub fn add_decodes(&mut self, requests: u64, context_tokens: u64, longest_tokens: u64) {
+        self.decodes += requests;
+        self.decode_tokens += context_tokens;
+        self.longest_decode_tokens = self.longest_decode_tokens.max(longest_tokens);
+        self.outputs += requests;
+    }
+
     /// A part of a prompt. `last` when it is the prompt's end, so that a token comes out.
     pub fn add_prefill(&mut self, new_tokens: u64, cached_tokens: u64, last: bool) {
         self.chunks.push(Chunk { new_tokens, cached_tokens });

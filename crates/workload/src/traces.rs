@@ -6,7 +6,7 @@
 
 mod agentic;
 mod error;
-mod lines;
+pub mod lines;
 mod mooncake;
 
 pub use error::TraceError;
@@ -42,6 +42,9 @@ pub struct Trace {
     first: Option<String>,
     ids: BlockIds,
     failed: bool,
+    /// Lines that cannot be read are passed over and counted.
+    skipping: bool,
+    skipped: u64,
 }
 
 /// What a pass over a file found.
@@ -61,12 +64,29 @@ impl Trace {
             return Err(lines.complaint(1, "the file is empty; a trace with at least one line was expected"));
         };
         let format = detect(&first).map_err(|expected| lines.complaint(1, expected))?;
-        Ok(Trace { format, lines, first: Some(first), ids: BlockIds::default(), failed: false })
+        Ok(Trace { format, lines, first: Some(first), ids: BlockIds::default(), failed: false, skipping: false, skipped: 0 })
     }
 
     #[must_use]
     pub fn format(&self) -> Format {
         self.format
+    }
+
+    /// Passes over lines that cannot be read from now on; a file that cannot be read stays an error.
+    pub fn skip_bad(&mut self) {
+        self.skipping = true;
+    }
+
+    /// Lines passed over so far.
+    #[must_use]
+    pub fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    /// A complaint about the line read last, for whoever finds fault with it later.
+    #[must_use]
+    pub fn complaint(&self, column: usize, expected: impl Into<String>) -> TraceError {
+        self.lines.complaint(column, expected)
     }
 
     /// Reads the first `limit` sessions of `path` (all where `None`), keeping nothing but their sums: finds a broken
@@ -98,16 +118,20 @@ impl Iterator for Trace {
     type Item = Result<Session, TraceError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.failed {
-            return None;
+        while !self.failed {
+            let line = match self.first.take() {
+                Some(line) => Ok(Some(line)),
+                None => self.lines.next_line(),
+            };
+            let session = line.and_then(|line| line.map(|line| self.parse(&line)).transpose()).transpose();
+            if self.skipping && matches!(session, Some(Err(TraceError::Line { .. }))) {
+                self.skipped += 1;
+                continue;
+            }
+            self.failed = matches!(session, Some(Err(_)));
+            return session;
         }
-        let line = match self.first.take() {
-            Some(line) => Ok(Some(line)),
-            None => self.lines.next_line(),
-        };
-        let session = line.and_then(|line| line.map(|line| self.parse(&line)).transpose()).transpose();
-        self.failed = matches!(session, Some(Err(_)));
-        session
+        None
     }
 }
 

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 const MAX_LINE_BYTES: usize = 64 << 20;
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
 
-pub(super) struct Lines {
+/// A file, line by line.
+pub struct Lines {
     path: PathBuf,
     reader: Box<dyn BufRead + Send>,
     number: u64,
@@ -17,7 +18,10 @@ pub(super) struct Lines {
 
 impl Lines {
     /// Compression is told by the first bytes, not by the name.
-    pub(super) fn open(path: &Path) -> Result<Lines, TraceError> {
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn open(path: &Path) -> Result<Lines, TraceError> {
         let failed = |source| TraceError::Open { path: path.to_owned(), source };
         let mut file = BufReader::new(File::open(path).map_err(failed)?);
         let compressed = file.fill_buf().map_err(failed)?.starts_with(&ZSTD_MAGIC);
@@ -30,12 +34,16 @@ impl Lines {
     }
 
     /// Number of the line read last, from 1.
-    pub(super) fn number(&self) -> u64 {
+    #[must_use]
+    pub fn number(&self) -> u64 {
         self.number
     }
 
     /// The next line that is not blank.
-    pub(super) fn next_line(&mut self) -> Result<Option<String>, TraceError> {
+    ///
+    /// # Errors
+    /// When it cannot be read, is no UTF-8 or too long.
+    pub fn next_line(&mut self) -> Result<Option<String>, TraceError> {
         loop {
             self.number += 1;
             let mut bytes = Vec::new();
@@ -59,7 +67,9 @@ impl Lines {
         }
     }
 
-    pub(super) fn complaint(&self, column: usize, expected: impl Into<String>) -> TraceError {
+    /// A complaint about the line read last.
+    #[must_use]
+    pub fn complaint(&self, column: usize, expected: impl Into<String>) -> TraceError {
         TraceError::Line { path: self.path.clone(), line: self.number, column, expected: expected.into() }
     }
 }

@@ -10,6 +10,9 @@ use serde::Deserialize;
 
 const BLOCK_TOKENS: u64 = 512;
 
+/// No model has a longer context; a row that says so is broken, and believing it would fill the memory.
+const MOST_TOKENS: u64 = 1 << 24;
+
 #[derive(Deserialize)]
 struct Row {
     /// Milliseconds.
@@ -21,6 +24,12 @@ struct Row {
 
 pub(super) fn parse(line: &str, number: u64) -> Result<Session, (usize, String)> {
     let row: Row = serde_json::from_str(line).map_err(|error| at_column(&error))?;
+    for (key, tokens) in [("\"input_length\"", row.input_length), ("\"output_length\"", row.output_length)] {
+        if tokens > MOST_TOKENS {
+            let column = line.find(key).unwrap_or(0) + 1;
+            return Err((column, format!("{key} is {tokens}; expected at most {MOST_TOKENS} tokens")));
+        }
+    }
     let ids = row.hash_ids.len() as u64;
     let expected = row.input_length.div_ceil(BLOCK_TOKENS);
     if ids != expected || ids == 0 {

@@ -1,0 +1,143 @@
+//! `plimsoll sim`: what would another fleet or another policy do with this traffic?
+
+mod compare;
+mod import;
+mod profiles;
+mod progress;
+mod run;
+
+use crate::Failure;
+use clap::{Args, Subcommand};
+use plimsoll_sim::baselines::Policy;
+use std::path::PathBuf;
+
+#[derive(Clone, Debug, Args)]
+pub struct SimArgs {
+    #[command(subcommand)]
+    pub command: SimCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub enum SimCommand {
+    /// Replay a trace through the gateway's policies before simulated engines
+    Run(Box<RunArgs>),
+    /// Print reports side by side
+    Compare(CompareArgs),
+    /// List the engine profiles and the placement policies
+    Profiles,
+    /// Turn an access log into a trace
+    Import(ImportArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct RunArgs {
+    /// Trace: Mooncake JSONL, compact agentic JSONL, or a log of lengths as CSV or JSONL; plain or .zst
+    #[arg(long, value_name = "FILE")]
+    pub trace: PathBuf,
+    /// Engine profile, or a TOML file of the same form; `plimsoll sim profiles` lists those built in
+    #[arg(long, value_name = "NAME", default_value = "h100-llama3-70b-tp8")]
+    pub profile: String,
+    /// Engines
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    pub instances: u32,
+    /// How an engine is chosen
+    #[arg(long, value_name = "NAME", default_value = "least_delay", value_parser = Policy::ALL.map(Policy::as_str))]
+    pub policy: String,
+    /// Seed of every draw; the same seed gives the same bytes
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Only the first N rows or sessions
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+    /// Replay X times as fast as recorded
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    pub rate: f64,
+    /// Rows or sessions that begin per second where the trace does not say when
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    pub starts_per_s: f64,
+    /// Longest pause between two calls of a session, in seconds
+    #[arg(long, value_name = "SECONDS")]
+    pub longest_pause_s: Option<f64>,
+    /// Pass over rows that cannot be used, and count them
+    #[arg(long)]
+    pub skip_bad: bool,
+    /// Write the report here; `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write a page with curves here
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Write one JSON object a line for every answered request here
+    #[arg(long, value_name = "FILE")]
+    pub requests: Option<PathBuf>,
+    /// Place by load alone: nothing is known of caches
+    #[arg(long)]
+    pub no_cache_view: bool,
+    /// Ranks of an instance that step together [default: the profile's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub ranks: Option<u16>,
+    /// KV tokens that fit on a rank [default: the profile's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1_024..))]
+    pub kv_tokens: Option<u64>,
+    /// Requests in one step of a rank [default: the profile's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    pub max_running: Option<u64>,
+    /// Tokens computed in one step of a rank [default: the profile's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub token_budget: Option<u64>,
+    /// How the decode kernel cuts its work: K0 conserves work, K1 one piece a sequence, K2 pads [default: the profile's]
+    #[arg(long, value_name = "FAMILY", value_parser = ["K0", "K1", "K2"])]
+    pub kernel: Option<String>,
+    /// Time to first token that a good answer has at most, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 2_000)]
+    pub slo_ttft_ms: u64,
+    /// Mean gap between its tokens at most, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 50)]
+    pub slo_tpot_ms: u64,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct CompareArgs {
+    /// Reports of `plimsoll sim run --json`; the others are said in terms of the first
+    #[arg(required = true, num_args = 1.., value_name = "FILE")]
+    pub reports: Vec<PathBuf>,
+    /// Write a page with the curves of all of them here
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ImportArgs {
+    /// Log to read: CSV with a line of names, or one JSON object a line; plain or .zst
+    #[arg(long, value_name = "FILE", required_unless_present = "columns")]
+    pub from: Option<PathBuf>,
+    /// Trace to write (Mooncake JSONL); `-` for stdout
+    #[arg(long, value_name = "FILE", required_unless_present = "columns")]
+    pub to: Option<PathBuf>,
+    /// Pass over rows that cannot be used, and count them
+    #[arg(long)]
+    pub skip_bad: bool,
+    /// Print the names of columns that are understood, and end
+    #[arg(long)]
+    pub columns: bool,
+}
+
+/// # Errors
+/// A wrong question, a broken trace, a file that cannot be written.
+pub fn run(args: SimArgs) -> Result<(), Failure> {
+    match args.command {
+        SimCommand::Run(args) => run::run(&args),
+        SimCommand::Compare(args) => compare::run(&args),
+        SimCommand::Profiles => profiles::run(),
+        SimCommand::Import(args) => import::run(&args),
+    }
+}
+
+/// Writes a file, or to stdout for `-`.
+fn write(path: &std::path::Path, text: &str) -> Result<(), Failure> {
+    if path.as_os_str() == "-" {
+        return crate::output::data(text);
+    }
+    let why = |error| Failure::failed(format!("{}: cannot be written: {error}", path.display()));
+    std::fs::write(path, text).map_err(why)
+}

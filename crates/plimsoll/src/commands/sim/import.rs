@@ -1,0 +1,51 @@
+//! Other people's logs as a trace.
+
+use super::{ImportArgs, write};
+use crate::{Failure, output};
+use plimsoll_sim::input::COLUMNS;
+use plimsoll_sim::{Input, InputOptions};
+use std::fmt::Write as _;
+
+/// Mooncake's.
+const BLOCK_TOKENS: u64 = 512;
+
+pub(super) fn run(args: &ImportArgs) -> Result<(), Failure> {
+    if args.columns {
+        let mut text = String::new();
+        for (name, column, _) in COLUMNS {
+            let _ = writeln!(text, "{name:<34} {}", column.as_str());
+        }
+        return output::data(&text);
+    }
+    let (Some(from), Some(to)) = (&args.from, &args.to) else {
+        return Err(Failure::usage("give --from and --to"));
+    };
+    let options = InputOptions { skip_bad: args.skip_bad, block_tokens: BLOCK_TOKENS, ..InputOptions::default() };
+    let input = Input::open(from, options).map_err(Failure::failed)?;
+    if input.block_tokens() != BLOCK_TOKENS {
+        return Err(Failure::usage("this is a trace of sessions already; `plimsoll sim run` reads it as it is"));
+    }
+    let skipped = input.skipped();
+    let (mut text, mut rows) = (String::new(), 0u64);
+    for session in input {
+        let session = session.map_err(|error| {
+            Failure::failed(error).hint("`--skip-bad` passes over rows that cannot be used")
+        })?;
+        for call in &session.calls {
+            let ids = call.prompt.block_ids().chain(call.prompt.tail.map(|tail| tail.id));
+            let ids: Vec<String> = ids.map(|id| id.to_string()).collect();
+            let _ = writeln!(
+                text,
+                "{{\"timestamp\":{},\"input_length\":{},\"output_length\":{},\"hash_ids\":[{}]}}",
+                session.start.0 / 1_000_000,
+                call.prompt.tokens(),
+                call.output_tokens,
+                ids.join(",")
+            );
+            rows += 1;
+        }
+    }
+    write(to, &text)?;
+    output::note(&format!("{rows} requests written, {} rows passed over", skipped.get()));
+    Ok(())
+}

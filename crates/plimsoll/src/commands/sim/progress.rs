@@ -1,0 +1,59 @@
+//! How far a run is: a bar with what is left, where somebody looks at it; and the log of requests.
+
+use crate::Failure;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use plimsoll_sim::{Finished, Input, Question, Status, Watcher};
+use std::io::{BufWriter, IsTerminal as _, Write as _};
+use std::time::Duration;
+
+pub(super) struct Progress {
+    bar: ProgressBar,
+    log: Option<BufWriter<std::fs::File>>,
+    failed: Option<String>,
+}
+
+impl Progress {
+    pub(super) fn new(question: &Question, log: Option<BufWriter<std::fs::File>>) -> Self {
+        let bar = ProgressBar::no_length();
+        if std::io::stderr().is_terminal() {
+            // Only for somebody who looks is the trace read twice.
+            let calls = Input::open(&question.trace, question.input).ok().map(|input| {
+                input.map_while(Result::ok).map(|session| session.calls.len() as u64).sum()
+            });
+            bar.set_length(calls.unwrap_or(0));
+            let template = "{bar:30} {pos}/{len} requests, {per_sec}, {eta} left, {msg}";
+            bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar.enable_steady_tick(Duration::from_millis(200));
+        } else {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        Progress { bar, log, failed: None }
+    }
+
+    /// Nothing more comes.
+    pub(super) fn end(self) -> Result<(), Failure> {
+        self.bar.finish_and_clear();
+        let flushed = self.log.map_or(Ok(()), |mut log| log.flush()).map_err(|error| error.to_string());
+        match self.failed.map_or(flushed, Err) {
+            Ok(()) => Ok(()),
+            Err(why) => Err(Failure::failed(format!("the log of requests cannot be written: {why}"))),
+        }
+    }
+}
+
+impl Watcher for Progress {
+    fn status(&mut self, status: &Status) -> bool {
+        self.bar.set_position(status.ended);
+        self.bar.set_message(format!("at {:.0} s, {} in flight", status.now.as_secs_f64(), status.in_flight));
+        self.failed.is_none()
+    }
+
+    fn finished(&mut self, one: &Finished) {
+        if let Some(log) = &mut self.log {
+            let line = serde_json::to_string(one).unwrap_or_default();
+            if let Err(error) = writeln!(log, "{line}") {
+                self.failed = Some(error.to_string());
+            }
+        }
+    }
+}

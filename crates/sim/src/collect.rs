@@ -1,0 +1,166 @@
+//! Figures while a run goes on.
+
+use crate::histogram::Histogram;
+use crate::report::{ClassFigures, Requests, Tokens};
+use crate::series::Series;
+use plimsoll_core::{Class, Nanos};
+use std::collections::BTreeMap;
+
+/// What a good answer is, for attainment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slo {
+    pub ttft: Nanos,
+    pub tpot: Nanos,
+}
+
+impl Default for Slo {
+    fn default() -> Self {
+        Slo { ttft: Nanos::from_secs(2), tpot: Nanos::from_millis(50) }
+    }
+}
+
+/// One request at its end, as tests and `--requests` see it.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Finished {
+    /// In order of arrival, from 1.
+    pub number: u64,
+    pub arrived_ns: u64,
+    pub first_token_ns: u64,
+    pub ended_ns: u64,
+    pub instance: u32,
+    pub rank: u16,
+    pub class: &'static str,
+    pub prompt_tokens: u64,
+    pub output_tokens: u64,
+    pub cached_tokens: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct OfClass {
+    requests: u64,
+    refused: u64,
+    good: u64,
+    ttft: Histogram,
+    tpot: Histogram,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OfInstance {
+    pub requests: u64,
+    pub prompt_tokens: u64,
+    pub cached_tokens: u64,
+}
+
+/// Sums, distributions and the series.
+#[derive(Debug, Default)]
+pub(crate) struct Collector {
+    slo: Slo,
+    pub(crate) requests: Requests,
+    pub(crate) ttft: Histogram,
+    pub(crate) itl: Histogram,
+    pub(crate) tpot: Histogram,
+    pub(crate) e2e: Histogram,
+    prompt_tokens: u64,
+    cached_tokens: u64,
+    output_tokens: u64,
+    /// In millionths, so that sums do not depend on their order.
+    hit_millionths: u128,
+    answered: u64,
+    classes: BTreeMap<Class, OfClass>,
+    pub(crate) instances: Vec<OfInstance>,
+    pub(crate) series: Series,
+    pub(crate) first_arrival: Option<Nanos>,
+    pub(crate) last_end: Nanos,
+}
+
+impl Collector {
+    pub(crate) fn new(slo: Slo) -> Self {
+        Collector { slo, ..Collector::default() }
+    }
+
+    pub(crate) fn arrived(&mut self, at: Nanos) {
+        self.requests.arrived += 1;
+        self.first_arrival.get_or_insert(at);
+        self.series.arrived(at);
+    }
+
+    pub(crate) fn refused(&mut self, at: Nanos, class: Option<Class>, why: &str) {
+        *self.requests.refused.entry(why.to_owned()).or_insert(0) += 1;
+        if let Some(class) = class {
+            let of = self.classes.entry(class).or_default();
+            of.requests += 1;
+            of.refused += 1;
+        }
+        self.series.refused(at);
+        self.last_end = self.last_end.max(at);
+    }
+
+    pub(crate) fn first_token(&mut self, at: Nanos, arrived: Nanos, prompt_tokens: u64, cached_tokens: u64) {
+        let ttft = at.since(arrived);
+        self.ttft.record(ttft.0);
+        self.series.first_token(at, ttft, prompt_tokens, cached_tokens);
+    }
+
+    pub(crate) fn finished(&mut self, one: &Finished, class: Class) {
+        let ttft = one.first_token_ns - one.arrived_ns;
+        self.requests.completed += 1;
+        self.e2e.record(one.ended_ns - one.arrived_ns);
+        let of = self.classes.entry(class).or_default();
+        of.requests += 1;
+        of.ttft.record(ttft);
+        let mut good = ttft <= self.slo.ttft.0;
+        if one.output_tokens > 1 {
+            let tpot = (one.ended_ns - one.first_token_ns) / (one.output_tokens - 1);
+            self.tpot.record(tpot);
+            of.tpot.record(tpot);
+            good &= tpot <= self.slo.tpot.0;
+        }
+        of.good += u64::from(good);
+        self.prompt_tokens += one.prompt_tokens;
+        self.cached_tokens += one.cached_tokens;
+        self.output_tokens += one.output_tokens;
+        self.hit_millionths += u128::from(one.cached_tokens) * 1_000_000 / u128::from(one.prompt_tokens.max(1));
+        self.answered += 1;
+        let at = one.instance as usize;
+        if self.instances.len() <= at {
+            self.instances.resize(at + 1, OfInstance::default());
+        }
+        let of = &mut self.instances[at];
+        of.requests += 1;
+        of.prompt_tokens += one.prompt_tokens;
+        of.cached_tokens += one.cached_tokens;
+        self.series.completed(Nanos(one.ended_ns), one.output_tokens);
+        self.last_end = self.last_end.max(Nanos(one.ended_ns));
+    }
+
+    pub(crate) fn duration(&self) -> Nanos {
+        self.last_end.since(self.first_arrival.unwrap_or(Nanos::ZERO))
+    }
+
+    pub(crate) fn tokens(&self, prefilled: u64) -> Tokens {
+        let seconds = self.duration().as_secs_f64();
+        let per_s = |tokens: u64| if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
+        let share = |part: f64, whole: u64| if whole > 0 { part / whole as f64 } else { 0.0 };
+        Tokens {
+            prompt: self.prompt_tokens,
+            cached: self.cached_tokens,
+            output: self.output_tokens,
+            prefilled,
+            hit_rate: share(self.cached_tokens as f64, self.prompt_tokens),
+            hit_rate_mean_of_requests: share(self.hit_millionths as f64 / 1e6, self.answered),
+            output_per_s: per_s(self.output_tokens),
+            prompt_per_s: per_s(self.prompt_tokens),
+        }
+    }
+
+    pub(crate) fn classes(&self) -> BTreeMap<String, ClassFigures> {
+        let figures = |of: &OfClass| ClassFigures {
+            requests: of.requests,
+            refused: of.refused,
+            ttft_ms: of.ttft.summary(),
+            tpot_ms: of.tpot.summary(),
+            attainment: if of.requests > 0 { of.good as f64 / of.requests as f64 } else { 0.0 },
+        };
+        self.classes.iter().map(|(class, of)| (class.as_str().to_owned(), figures(of))).collect()
+    }
+}

@@ -1,0 +1,233 @@
+//! One instance: ranks that step together, on the virtual clock.
+//!
+//! Ranks of a data-parallel instance wait for each other in every layer, so a step takes as long as the slowest of them (workload
+//! notes, section 2). A run of decode steps ends at the first request that ends, at the first page that is missing, or
+//! where another rank becomes the slowest; an arrival that would be admitted cuts it at the next boundary.
+
+use super::job::{Job, Key};
+use super::plan::Planned;
+use super::rank::{Happened, Rank};
+use super::EngineShape;
+use crate::step_time::{FS_PER_NS, Ramp, StepClock};
+use plimsoll_core::{LoadReport, Nanos, Rank as RankId};
+use plimsoll_timing::StepShape;
+
+/// Figures of an instance since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InstanceTotals {
+    /// Femtoseconds spent in steps, and of them in steps with prefill.
+    pub busy_fs: u128,
+    pub prefill_fs: u128,
+    pub steps: u64,
+    pub output_tokens: u64,
+    pub prefilled_tokens: u64,
+    pub preemptions: u64,
+}
+
+/// Steps that are over, for the distribution of gaps between tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepReport {
+    pub ramp: Ramp,
+    pub steps: u64,
+    /// Requests that got a token in each of them, besides those that got their first.
+    pub tokens_each: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    ramp: Ramp,
+    steps: u64,
+    prefill: bool,
+}
+
+/// An engine with one or more ranks.
+#[derive(Debug)]
+pub struct Instance {
+    ranks: Vec<Rank>,
+    /// Exact end of the last step.
+    edge_fs: u128,
+    run: Option<Run>,
+    /// Counts runs, so that an event of a run that was cut is known as such.
+    generation: u32,
+    totals: InstanceTotals,
+    shape: StepShape,
+    /// Steps take so many times as long; 1 but under a fault.
+    slowdown: u64,
+}
+
+impl Instance {
+    /// `tells`: its ranks keep KV events.
+    #[must_use]
+    pub fn new(shape: EngineShape, ranks: u16, tells: bool) -> Self {
+        Instance {
+            ranks: (0..ranks.max(1)).map(|_| Rank::new(shape, tells)).collect(),
+            edge_fs: 0,
+            run: None,
+            generation: 0,
+            totals: InstanceTotals::default(),
+            shape: StepShape::default(),
+            slowdown: 1,
+        }
+    }
+
+    #[must_use]
+    pub fn ranks(&self) -> &[Rank] {
+        &self.ranks
+    }
+
+    pub fn rank_mut(&mut self, rank: RankId) -> &mut Rank {
+        &mut self.ranks[usize::from(rank.0)]
+    }
+
+    /// Of the run whose end was announced last.
+    #[must_use]
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.run.is_none()
+    }
+
+    #[must_use]
+    pub fn totals(&self) -> InstanceTotals {
+        InstanceTotals {
+            prefilled_tokens: self.ranks.iter().map(|rank| rank.prefilled_tokens).sum(),
+            preemptions: self.ranks.iter().map(|rank| rank.preemptions).sum(),
+            ..self.totals
+        }
+    }
+
+    /// From the next step on.
+    pub fn set_slowdown(&mut self, times: u64) {
+        self.slowdown = times.max(1);
+    }
+
+    /// A request comes. Returns when the step or run that is under way ends now, if that has changed or it begins with
+    /// this request; [`Self::generation`] then names it.
+    ///
+    /// # Errors
+    /// Gives a request back that can never fit.
+    pub fn submit(
+        &mut self,
+        now: Nanos,
+        rank: RankId,
+        job: Job,
+        clock: &StepClock,
+        out: &mut Vec<Happened>,
+    ) -> Result<Option<Nanos>, Box<Job>> {
+        let at = usize::from(rank.0);
+        let admits = self.ranks[at].would_admit();
+        self.ranks[at].submit(job)?;
+        Ok(if self.run.is_none() {
+            self.edge_fs = u128::from(now.0) * FS_PER_NS;
+            self.begin(clock, out)
+        } else if admits {
+            self.cut(now)
+        } else {
+            None
+        })
+    }
+
+    /// Ends the run at the next boundary after `now`.
+    fn cut(&mut self, now: Nanos) -> Option<Nanos> {
+        let run = self.run.as_mut()?;
+        // A boundary at this very nanosecond is in the past: its event came first.
+        let span = (u128::from(now.0) * FS_PER_NS + 1).saturating_sub(self.edge_fs);
+        let steps = run.ramp.steps_to(span, run.steps).max(1);
+        if steps == run.steps {
+            return None;
+        }
+        run.steps = steps;
+        Some(self.announce())
+    }
+
+    /// The run that was announced last is over: what became of whom. Call [`Self::begin`] then.
+    pub fn end(&mut self, out: &mut Vec<Happened>) -> StepReport {
+        let Some(run) = self.run.take() else { return StepReport::default() };
+        let took = run.ramp.total_fs(run.steps);
+        self.edge_fs += took;
+        self.totals.busy_fs += took;
+        self.totals.steps += run.steps;
+        if run.prefill {
+            self.totals.prefill_fs += took;
+        }
+        let tokens_each = self.ranks.iter().map(|rank| rank.batch.requests()).sum();
+        let first = out.len();
+        for rank in &mut self.ranks {
+            rank.advance(run.steps, out);
+        }
+        let firsts = out[first..].iter().filter(|one| !matches!(one, Happened::Finished { .. })).count();
+        self.totals.output_tokens += tokens_each * run.steps + firsts as u64;
+        StepReport { ramp: run.ramp, steps: run.steps, tokens_each }
+    }
+
+    /// Plans and begins the next step or run. Returns when it ends; `None` when there is nothing to do.
+    pub fn begin(&mut self, clock: &StepClock, out: &mut Vec<Happened>) -> Option<Nanos> {
+        let (mut mixed, mut decode) = (None::<u64>, None::<(Ramp, u64)>);
+        for rank in &mut self.ranks {
+            match rank.plan(clock, &mut self.shape, out) {
+                Planned::Idle => {}
+                Planned::Mixed { fs } => mixed = Some(mixed.unwrap_or(0).max(fs)),
+                Planned::Decode { ramp, steps } => {
+                    decode = Some(match decode {
+                        None => (ramp, steps),
+                        Some((slowest, most)) => slower(slowest, ramp, most.min(steps)),
+                    });
+                }
+            }
+        }
+        let (mut ramp, steps, prefill) = match (mixed, decode) {
+            (None, None) => return None,
+            (None, Some((ramp, steps))) => (ramp, steps, false),
+            (Some(fs), decode) => {
+                let first_fs = fs.max(decode.map_or(0, |(ramp, _)| ramp.first_fs));
+                (Ramp { first_fs, growth_fs: 0 }, 1, true)
+            }
+        };
+        ramp = Ramp { first_fs: ramp.first_fs * self.slowdown, growth_fs: ramp.growth_fs * self.slowdown };
+        self.run = Some(Run { ramp, steps, prefill });
+        Some(self.announce())
+    }
+
+    fn announce(&mut self) -> Nanos {
+        self.generation = self.generation.wrapping_add(1);
+        let span = self.run.map_or(0, |run| run.ramp.total_fs(run.steps));
+        Nanos(u64::try_from((self.edge_fs + span).div_ceil(FS_PER_NS)).unwrap_or(u64::MAX))
+    }
+
+    /// What each rank tells of its load.
+    pub fn reports(&self, now: Nanos) -> impl Iterator<Item = LoadReport> + '_ {
+        let ahead = self.run.filter(|run| !run.prefill).map_or(0, |run| {
+            let span = (u128::from(now.0) * FS_PER_NS + 1).saturating_sub(self.edge_fs);
+            run.ramp.steps_to(span, run.steps).saturating_sub(1)
+        });
+        self.ranks.iter().enumerate().map(move |(at, rank)| rank.report(RankId(at as u16), now, ahead))
+    }
+
+    /// Takes a request out, wherever it is.
+    pub fn cancel(&mut self, key: Key) -> bool {
+        self.ranks.iter_mut().any(|rank| rank.cancel(key))
+    }
+
+    /// See [`Rank::check`].
+    ///
+    /// # Errors
+    /// Says which counter of which rank is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        let check = |(at, rank): (usize, &Rank)| rank.check().map_err(|why| format!("rank {at}: {why}"));
+        self.ranks.iter().enumerate().try_for_each(check)
+    }
+}
+
+/// The slower of two, and for how long it stays that.
+fn slower(a: Ramp, b: Ramp, most: u64) -> (Ramp, u64) {
+    let (lead, other) = if a >= b { (a, b) } else { (b, a) };
+    if other.growth_fs <= lead.growth_fs {
+        return (lead, most);
+    }
+    let closing = other.growth_fs - lead.growth_fs;
+    let until = (lead.first_fs - other.first_fs).div_ceil(closing).max(1);
+    (lead, most.min(until))
+}

@@ -1,0 +1,225 @@
+//! The gateway as the simulator drives it: the production objects, told what they would be told by real engines.
+//!
+//! No rule of choice is here. A request is looked up in the cache view, classified, placed and charged by
+//! [`plimsoll_load::Scheduler`], exactly as `plimsoll-gateway` does it, and settled with what its engine said.
+
+use plimsoll_cache::chain::NameFormat;
+use plimsoll_cache::view::{Family, FleetView, Hit, Prompt, ViewConfig};
+use plimsoll_core::{BlockName, Class, EngineKind, InstanceId, KvBatch, KvEvent, LegRole, LoadReport, Nanos, RequestId, Target};
+use plimsoll_load::{
+    Ask, AttemptEnd, Charge, HeldTokens, InstanceSpec, PlaceError, Placed, Placement, Scheduler, SchedulerConfig, Ticket,
+};
+use plimsoll_traffic::class::{ClassRules, classify};
+use std::collections::VecDeque;
+
+/// The one model of a simulation.
+const MODEL: &str = "model";
+
+/// How the gateway is set.
+#[derive(Debug)]
+pub struct GatewayConfig {
+    pub scheduler: SchedulerConfig,
+    /// In place of the configured policy.
+    pub placement: Option<Box<dyn Placement>>,
+    /// Knows of caches. Without, requests are placed by load alone.
+    pub cache_view: bool,
+    /// From a step's end to the view's knowledge of what it stored and removed.
+    pub event_lag: Nanos,
+    /// What a request is taken to generate; traces do not know what clients asked for.
+    pub assumed_output_tokens: u64,
+    pub classes: ClassRules,
+}
+
+impl Default for GatewayConfig {
+    fn default() -> Self {
+        GatewayConfig {
+            scheduler: SchedulerConfig { record_candidates: 0, ..SchedulerConfig::default() },
+            placement: None,
+            cache_view: true,
+            event_lag: Nanos::from_millis(10),
+            assumed_output_tokens: 512,
+            classes: ClassRules::default(),
+        }
+    }
+}
+
+/// A request that has its place.
+#[derive(Debug)]
+pub struct Open {
+    pub ticket: Ticket,
+    pub target: Target,
+    pub class: Class,
+    /// Prompt tokens that the target was believed to have.
+    pub believed: Hit,
+    prompt: Prompt,
+}
+
+/// Scheduler, view and the events that are on their way to it.
+#[derive(Debug)]
+pub struct Gateway {
+    pub scheduler: Scheduler,
+    pub view: FleetView,
+    config: GatewayConfig,
+    block_tokens: u32,
+    events: VecDeque<(Nanos, Target, KvBatch)>,
+    /// Number of the next message of each target, by instance and rank.
+    heard: Vec<Vec<u64>>,
+    hits: Vec<(Target, HeldTokens)>,
+}
+
+impl Gateway {
+    #[must_use]
+    pub fn new(mut config: GatewayConfig, block_tokens: u64) -> Self {
+        let mut scheduler = Scheduler::new(config.scheduler);
+        if let Some(placement) = config.placement.take() {
+            scheduler.set_placement(placement);
+        }
+        Gateway {
+            scheduler,
+            view: FleetView::new(ViewConfig::default()),
+            config,
+            block_tokens: block_tokens as u32,
+            events: VecDeque::new(),
+            heard: Vec::new(),
+            hits: Vec::new(),
+        }
+    }
+
+    #[must_use]
+    pub fn config(&self) -> &GatewayConfig {
+        &self.config
+    }
+
+    /// An engine that has answered its first probe.
+    pub fn add(&mut self, now: Nanos, id: InstanceId, role: LegRole, ranks: u16, kv_tokens: u64, context_tokens: u64) {
+        let spec = InstanceSpec {
+            models: vec![MODEL.to_owned()],
+            kind: EngineKind::Sglang,
+            ranks,
+            capacity_kv_tokens: Some(kv_tokens * u64::from(ranks.max(1))),
+            context_tokens: Some(context_tokens),
+            role,
+            ready: true,
+            ..InstanceSpec::default()
+        };
+        self.scheduler.add_instance(id, spec);
+        self.scheduler.probe_ok(id, now);
+        if self.config.cache_view {
+            for target in targets(id, ranks) {
+                self.view.add(target, EngineKind::Sglang, Some(self.block_tokens));
+            }
+        }
+        let at = id.0 as usize;
+        if self.heard.len() <= at {
+            self.heard.resize(at + 1, Vec::new());
+        }
+        self.heard[at] = vec![0; usize::from(ranks.max(1))];
+    }
+
+    /// It is gone, with what is believed of it.
+    pub fn remove(&mut self, id: InstanceId, ranks: u16) {
+        self.scheduler.remove_instance(id);
+        targets(id, ranks).for_each(|target| self.view.remove(target));
+        self.events.retain(|(_, target, _)| target.instance != id);
+    }
+
+    /// A rank has something to tell of its cache.
+    pub fn kv_events(&mut self, now: Nanos, target: Target, events: Vec<KvEvent>) {
+        if events.is_empty() || !self.config.cache_view {
+            return;
+        }
+        let batch = KvBatch { at_unix_s: now.as_secs_f64(), events, ..KvBatch::default() };
+        self.events.push_back((now + self.config.event_lag, target, batch));
+    }
+
+    fn hear(&mut self, now: Nanos) {
+        while self.events.front().is_some_and(|(due, ..)| *due <= now) {
+            let Some((due, target, batch)) = self.events.pop_front() else { return };
+            let seq = &mut self.heard[target.instance.0 as usize][usize::from(target.rank.0)];
+            // A stream without holes: whoever wants replays is not here.
+            let wants = self.view.live(due, target, *seq, batch);
+            debug_assert!(wants.is_empty());
+            *seq += 1;
+        }
+    }
+
+    /// Between two polls of the fleet.
+    pub fn tick(&mut self, now: Nanos) {
+        self.hear(now);
+        let _ = self.view.tick(now);
+    }
+
+    pub fn report(&mut self, id: InstanceId, report: LoadReport, now: Nanos) {
+        self.scheduler.report(id, report, now);
+    }
+
+    /// Looks up, classifies, chooses and charges.
+    ///
+    /// # Errors
+    /// When nobody can take it.
+    pub fn place(
+        &mut self,
+        now: Nanos,
+        request: u64,
+        attempt: u8,
+        names: &[BlockName],
+        prompt_tokens: u64,
+        exclude: &[InstanceId],
+    ) -> Result<Open, PlaceError> {
+        self.hear(now);
+        let family = Family { format: NameFormat::Sglang, block_tokens: self.block_tokens };
+        let prompt = Prompt::of_names(family, names.to_vec(), prompt_tokens);
+        self.hits.clear();
+        let mut best = None;
+        if self.config.cache_view {
+            let found = self.view.hits(now, &prompt);
+            best = Some(found.values().map(Hit::tokens).max().unwrap_or(0));
+            let held = |hit: &Hit| HeldTokens { device_tokens: hit.device_tokens, host_tokens: hit.host_tokens };
+            self.hits.extend(found.iter().map(|(target, hit)| (*target, held(hit))));
+        }
+        let class = classify(&self.config.classes, prompt_tokens, best, 0).class;
+        let ask = Ask {
+            request: RequestId(u128::from(request)),
+            attempt,
+            model: Some(MODEL),
+            charge: Charge {
+                uncached_prefill_tokens: prompt_tokens,
+                reserved_kv_tokens: prompt_tokens + self.config.assumed_output_tokens,
+                sequences: 1,
+            },
+            hits: &self.hits,
+            exclude,
+            ..Ask::default()
+        };
+        let Placed { target, ticket, .. } = self.scheduler.place(now, &ask)?;
+        let believed = if self.config.cache_view { self.view.routed(now, target, &prompt) } else { Hit::default() };
+        Ok(Open { ticket, target, class, believed, prompt })
+    }
+
+    /// Prefill is over.
+    pub fn first_token(&mut self, now: Nanos, open: &Open) {
+        self.scheduler.first_token(open.ticket, now);
+    }
+
+    /// It has ended well: its engine had `cached_tokens` of its prompt.
+    pub fn completed(&mut self, now: Nanos, open: &Open, cached_tokens: u64) {
+        let prompt_tokens = open.prompt.tokens();
+        self.scheduler.prefilled(open.ticket, prompt_tokens.saturating_sub(cached_tokens));
+        self.scheduler.settle(open.ticket, now, AttemptEnd::Ok);
+        if self.config.cache_view {
+            self.view.reported(now, open.target, &open.prompt, open.believed, cached_tokens);
+        }
+    }
+
+    /// It has not.
+    pub fn failed(&mut self, now: Nanos, open: &Open, end: AttemptEnd) {
+        self.scheduler.settle(open.ticket, now, end);
+        if self.config.cache_view {
+            self.view.withdrawn(open.target, &open.prompt);
+        }
+    }
+}
+
+fn targets(id: InstanceId, ranks: u16) -> impl Iterator<Item = Target> {
+    (0..ranks.max(1)).map(move |rank| Target { instance: id, rank: plimsoll_core::Rank(rank) })
+}

@@ -1,0 +1,243 @@
+//! What is asked of the fleet: a trace of any known form, one session after the other, in order of time.
+//!
+//! Rows are read as they are needed and forgotten when they have been answered. A trace is somebody else's file, so whatever is
+//! wrong with it is said with file, line, column and what was expected; `skip_bad` counts instead.
+
+mod fields;
+mod lengths;
+mod time;
+#[cfg(test)]
+mod tests;
+
+pub use fields::{COLUMNS, Column};
+
+use lengths::Lengths;
+use plimsoll_core::Nanos;
+use plimsoll_workload::traces::{Format, Trace, TraceError};
+use plimsoll_workload::{BlockIds, Session};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::path::Path;
+use std::rc::Rc;
+
+/// How a trace is replayed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct InputOptions {
+    /// Only the first so many rows or sessions.
+    pub limit: Option<u64>,
+    /// Times as fast as recorded; above 0.
+    pub rate: f64,
+    /// Sessions or rows that begin per second, at random, where the trace does not say when.
+    pub starts_per_s: f64,
+    /// Of those starts.
+    pub seed: u64,
+    /// Rows that cannot be used are passed over and counted.
+    pub skip_bad: bool,
+    /// Blocks of rows without block ids; nothing is shared among those.
+    pub block_tokens: u64,
+}
+
+impl Default for InputOptions {
+    fn default() -> Self {
+        InputOptions { limit: None, rate: 1.0, starts_per_s: 1.0, seed: 0, skip_bad: false, block_tokens: 64 }
+    }
+}
+
+/// A trace that is being read.
+pub struct Input {
+    rows: Rows,
+    options: InputOptions,
+    form: &'static str,
+    block_tokens: u64,
+    /// Starts are drawn, since the trace has none.
+    draws: Option<ChaCha8Rng>,
+    at: Nanos,
+    first: Option<Session>,
+    /// Hashes of names seen, where the trace names its sessions.
+    names: Option<HashSet<u64>>,
+    read: u64,
+    skipped: Rc<Cell<u64>>,
+    failed: bool,
+}
+
+enum Rows {
+    Trace(Box<Trace>),
+    Lengths(Box<Lengths>),
+}
+
+impl Input {
+    /// Opens a trace and tells its form from its first line.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is of no known form.
+    pub fn open(path: &Path, options: InputOptions) -> Result<Input, TraceError> {
+        let (rows, form, timed, named) = match Lengths::open(path, options.block_tokens)? {
+            Some(lengths) => {
+                let (timed, named) = (lengths.has_times(), lengths.has_ids());
+                (Rows::Lengths(Box::new(lengths)), "lengths", timed, named)
+            }
+            None => {
+                let mut trace = Trace::open(path)?;
+                if options.skip_bad {
+                    trace.skip_bad();
+                }
+                let format = trace.format();
+                (Rows::Trace(Box::new(trace)), format.name(), format == Format::Mooncake, format == Format::Agentic)
+            }
+        };
+        let mut input = Input {
+            rows,
+            options,
+            form,
+            block_tokens: options.block_tokens,
+            draws: (!timed).then(|| ChaCha8Rng::seed_from_u64(options.seed)),
+            at: Nanos::ZERO,
+            first: None,
+            names: named.then(HashSet::new),
+            read: 0,
+            skipped: Rc::default(),
+            failed: false,
+        };
+        input.first = input.read_one()?;
+        let call = input.first.as_ref().and_then(|session| session.calls.first());
+        input.block_tokens = call.map_or(options.block_tokens, |call| call.prompt.block_tokens);
+        Ok(input)
+    }
+
+    /// `mooncake`, `agentic` or `lengths`.
+    #[must_use]
+    pub fn form(&self) -> &'static str {
+        self.form
+    }
+
+    /// Tokens of its blocks.
+    #[must_use]
+    pub fn block_tokens(&self) -> u64 {
+        self.block_tokens
+    }
+
+    /// Rows passed over; grows while it is read.
+    #[must_use]
+    pub fn skipped(&self) -> Rc<Cell<u64>> {
+        Rc::clone(&self.skipped)
+    }
+
+    fn read_one(&mut self) -> Result<Option<Session>, TraceError> {
+        loop {
+            if self.options.limit.is_some_and(|limit| self.read >= limit) {
+                return Ok(None);
+            }
+            let Some(mut session) = self.row()? else { return Ok(None) };
+            let what = match &mut self.draws {
+                Some(draws) => {
+                    let gap_s = exponential(1.0 - draws.random::<f64>()) / self.options.starts_per_s;
+                    self.at = self.at + Nanos::from_secs_f64(gap_s);
+                    session.start = self.at;
+                    None
+                }
+                None => {
+                    let at = Nanos((session.start.0 as f64 / self.options.rate) as u64);
+                    let before = self.at;
+                    session.start = at;
+                    if at < before {
+                        Some(format!(
+                            "begins {:.3} s before the row before; expected rows in order of time",
+                            before.since(at).as_secs_f64() * self.options.rate
+                        ))
+                    } else {
+                        self.at = at;
+                        None
+                    }
+                }
+            };
+            let twice = || format!("the id {:?} was there before; expected ids that differ", session.id);
+            let what = what.or_else(|| {
+                let names = self.names.as_mut()?;
+                (!names.insert(hash(&session.id))).then(twice)
+            });
+            match what {
+                None => {
+                    self.read += 1;
+                    return Ok(Some(session));
+                }
+                Some(_) if self.options.skip_bad => self.skipped.set(self.skipped.get() + 1),
+                Some(what) => return Err(self.complaint(what)),
+            }
+        }
+    }
+
+    fn row(&mut self) -> Result<Option<Session>, TraceError> {
+        match &mut self.rows {
+            Rows::Trace(trace) => {
+                let before = trace.skipped();
+                let session = trace.next().transpose();
+                self.skipped.set(self.skipped.get() + trace.skipped() - before);
+                session
+            }
+            Rows::Lengths(lengths) => loop {
+                match lengths.next_row() {
+                    Err(TraceError::Line { .. }) if self.options.skip_bad => {
+                        self.skipped.set(self.skipped.get() + 1);
+                    }
+                    other => return other,
+                }
+            },
+        }
+    }
+
+    fn complaint(&self, what: String) -> TraceError {
+        match &self.rows {
+            Rows::Trace(trace) => trace.complaint(1, what),
+            Rows::Lengths(lengths) => lengths.complaint(1, what),
+        }
+    }
+}
+
+impl Iterator for Input {
+    type Item = Result<Session, String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        let session = match self.first.take() {
+            Some(first) => Ok(Some(first)),
+            None => self.read_one(),
+        };
+        self.failed = session.is_err();
+        session.map_err(|error| error.to_string()).transpose()
+    }
+}
+
+/// `-ln(u)` by its series in plain arithmetic: the library's logarithm may differ in its last bit between machines.
+fn exponential(u: f64) -> f64 {
+    let (mut mantissa, mut powers) = (u, 0.0);
+    while mantissa < 0.75 {
+        mantissa *= 2.0;
+        powers += 1.0;
+    }
+    // ln(m) = 2 artanh((m - 1) / (m + 1)); |z| is at most 1/7 here.
+    let z = (mantissa - 1.0) / (mantissa + 1.0);
+    let (square, mut power, mut sum) = (z * z, z, 0.0);
+    for odd in 0..12 {
+        sum += power / f64::from(2 * odd + 1);
+        power *= square;
+    }
+    powers * std::f64::consts::LN_2 - 2.0 * sum
+}
+
+fn hash(name: &str) -> u64 {
+    name.bytes().fold(name.len() as u64, |hash, byte| crate::names::mix(hash ^ u64::from(byte)))
+}
+
+/// Ids that nobody else has, for a prompt without any.
+fn own_blocks(ids: &mut BlockIds, input_tokens: u64, block_tokens: u64) -> plimsoll_workload::Prompt {
+    let full = input_tokens / block_tokens;
+    let tail = input_tokens % block_tokens;
+    let run = ids.fresh(full + 1);
+    let runs = if full > 0 { vec![plimsoll_workload::Run { len: full, ..run }] } else { Vec::new() };
+    let tail = (tail > 0).then_some(plimsoll_workload::Tail { id: run.first + full, tokens: tail });
+    plimsoll_workload::Prompt { block_tokens, runs, tail }
+}

@@ -1,0 +1,133 @@
+//! Logs of every form, and what is said of broken ones.
+
+use super::*;
+
+fn file(content: &[u8]) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), content).unwrap();
+    file
+}
+
+fn read(content: &str, options: InputOptions) -> Result<(Vec<Session>, u64), String> {
+    let file = file(content.as_bytes());
+    let input = Input::open(file.path(), options).map_err(|error| error.to_string());
+    let input = input.map_err(|text| text.replace(&file.path().display().to_string(), "F"))?;
+    let skipped = input.skipped();
+    let rows: Result<Vec<Session>, String> = input.collect();
+    let rows = rows.map_err(|text| text.replace(&file.path().display().to_string(), "F"))?;
+    Ok((rows, skipped.get()))
+}
+
+fn rows(content: &str) -> Vec<(u64, u64, u64)> {
+    let (rows, _) = read(content, InputOptions::default()).unwrap();
+    let one = |session: &Session| {
+        (session.start.0 / 1_000_000, session.calls[0].prompt.tokens(), session.calls[0].output_tokens)
+    };
+    rows.iter().map(one).collect()
+}
+
+#[test]
+fn every_form_of_log_says_the_same() {
+    let wanted = [(0, 374, 44), (4_314, 396, 109)];
+    for content in [
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n",
+        "t_s,client,input_tokens,output_tokens\n10.5,3,374,44\n14.814,4,396,109\n",
+        "output_tokens,note,input_tokens,t_s\r\n44,\"a, \"\"b\"\"\",374,0\r\n109,,396,4.314\r\n",
+        "{\"arrival_unix_ms\":1000,\"id\":\"a\",\"prompt_tokens\":374,\"output_tokens\":44}\n{\"arrival_unix_ms\":5314,\"id\":\"b\",\"prompt_tokens\":396,\"output_tokens\":109}\n",
+        "{\"timestamp\":\"2025-01-01T00:00:00Z\",\"rid\":\"a\",\"out\":{\"meta_info\":{\"prompt_tokens\":374,\"completion_tokens\":44}}}\n{\"timestamp\":\"2025-01-01T01:00:04.314+01:00\",\"rid\":\"b\",\"out\":{\"meta_info\":{\"prompt_tokens\":396,\"completion_tokens\":109}}}\n",
+    ] {
+        assert_eq!(rows(content), wanted, "{content}");
+    }
+}
+
+#[test]
+fn without_times_rows_begin_at_random_at_the_rate_asked_for() {
+    let mut content = "num_prefill_tokens,num_decode_tokens\n".to_owned();
+    content.extend((0..2_000).map(|_| "10,5\n"));
+    let options = InputOptions { starts_per_s: 4.0, seed: 3, ..InputOptions::default() };
+    let (rows, _) = read(&content, options).unwrap();
+    let last = rows.last().unwrap().start.as_secs_f64();
+    assert!((450.0..550.0).contains(&last), "{last}");
+    let (again, _) = read(&content, options).unwrap();
+    assert_eq!(rows, again);
+    let (other, _) = read(&content, InputOptions { seed: 4, ..options }).unwrap();
+    assert_ne!(rows, other);
+}
+
+#[test]
+fn twice_as_fast_is_half_the_time_and_the_limit_ends_it() {
+    let content = "t_s,input_tokens,output_tokens\n1,1,1\n3,1,1\n7,1,1\n";
+    let (rows, _) = read(content, InputOptions { rate: 2.0, limit: Some(2), ..InputOptions::default() }).unwrap();
+    assert_eq!(rows.iter().map(|row| row.start).collect::<Vec<_>>(), [Nanos::ZERO, Nanos::from_secs(1)]);
+}
+
+#[test]
+fn requests_of_a_session_go_each_other_on() {
+    let content = "session_id,input_tokens,output_tokens\na,200,1\nb,200,1\na,400,1\na,100,1\n";
+    let (rows, _) = read(content, InputOptions::default()).unwrap();
+    let prompt = |row: usize| &rows[row].calls[0].prompt;
+    assert_eq!(prompt(0).common_blocks(prompt(2)), 3);
+    assert_eq!(prompt(0).common_blocks(prompt(1)), 0);
+    assert_eq!(prompt(2).common_blocks(prompt(3)), 1);
+    assert_eq!(prompt(2).tokens(), 400);
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_place() {
+    let mooncake = |time: u64| format!("{{\"timestamp\": {time}, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [0, 1]}}\n");
+    let csv = |rows: &str| format!("t_s,input_tokens,output_tokens\n{rows}");
+    let cases = [
+        (String::new(), "F line 1 column 1: the file is empty"),
+        ("a,b\n1,2\n".to_owned(), "F line 1 column 1: no column for input tokens in \"a,b\"; expected one of ContextTokens"),
+        ("t_s,input_tokens\n1,2\n".to_owned(), "F line 1 column 1: no column for output tokens"),
+        (csv("1,5\n"), "F line 2 column 1: 2 values; expected 3"),
+        (csv("1,5,3\nx,5,3\n"), "F line 3 column 1: \"x\" is no time"),
+        (csv("-1,5,3\n"), "F line 2 column 1: \"-1\" is no time; expected a number that is not negative"),
+        (csv("1,-5,3\n"), "F line 2 column 3: \"-5\" is no number of input tokens; expected 1 to 16777216"),
+        (csv("1,0,3\n"), "F line 2 column 3: \"0\" is no number of input tokens"),
+        (csv("1,99999999999,3\n"), "F line 2 column 3: \"99999999999\" is no number of input tokens"),
+        (csv("1,5,\n"), "F line 2 column 5: \"\" is no number of output tokens"),
+        (csv("5,5,3\n6,5,3\n5.5,5,3\n"), "F line 4 column 1: begins 0.500 s before the row before"),
+        (csv("5,5,3\n4,5,3\n"), "F line 3 column 1: \"4\" lies before the first row's time"),
+        (
+            "request_id,input_tokens,output_tokens\na,1,1\nb,1,1\na,1,1\n".to_owned(),
+            "F line 4 column 1: the id \"a\" was there before",
+        ),
+        (format!("{}{}", mooncake(9_000), mooncake(6_000)), "F line 2 column 1: begins 3.000 s before the row before"),
+        (mooncake(1).replace("600", "60000000000"), "F line 1 column 18: \"input_length\" is 60000000000; expected at most"),
+        (mooncake(1).replace(": 1,", ": -1,"), "F line 1 column 16: invalid value: integer `-1`, expected u64"),
+    ];
+    for (content, wanted) in cases {
+        let error = read(&content, InputOptions::default()).unwrap_err();
+        assert!(error.starts_with(wanted), "{content:?}: {error}");
+    }
+}
+
+#[test]
+fn bad_rows_are_passed_over_and_counted_when_asked_for() {
+    let content = "t_s,input_tokens,output_tokens\n1,5,3\nx,5,3\n2,5,3\n1.5,5,3\n3,5,-3\n4,5,3\n";
+    let options = InputOptions { skip_bad: true, ..InputOptions::default() };
+    let (rows, skipped) = read(content, options).unwrap();
+    assert_eq!((rows.len(), skipped), (3, 3));
+    let mooncake = "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [0, 1]}\n{}\n{\"timestamp\": 4, \"input_length\": 6, \"output_length\": 5, \"hash_ids\": [0]}\n";
+    let (rows, skipped) = read(mooncake, options).unwrap();
+    assert_eq!((rows.len(), skipped), (1, 2));
+}
+
+#[test]
+fn a_file_that_is_cut_short_is_an_error_whatever_is_passed_over() {
+    let mut content = "t_s,input_tokens,output_tokens\n".to_owned();
+    (0..100_000).for_each(|row| content.push_str(&format!("{row},{},3\n", row % 977 + 1)));
+    let packed = zstd::encode_all(content.as_bytes(), 1).unwrap();
+    let file = file(&packed[..packed.len() / 2]);
+    let input = Input::open(file.path(), InputOptions { skip_bad: true, ..InputOptions::default() }).unwrap();
+    let error = input.collect::<Result<Vec<_>, _>>().unwrap_err();
+    assert!(error.contains("reading stopped") && error.contains("cut short"), "{error}");
+}
+
+#[test]
+fn exponentials_are_logarithms() {
+    for u in [1.0, 0.9, 0.75, 0.5, 0.1, 1e-3, 1e-9] {
+        assert!((exponential(u) + f64::ln(u)).abs() < 1e-12, "{u}");
+    }
+}

@@ -1,0 +1,31 @@
+//! The simulator: traces through the production policies, on a virtual clock.
+//!
+//! What would another policy, another fleet, another tier do with last week's traffic? Real engines answer that once, for hours and at the
+//! price of the fleet. Here the objects that decide in the gateway ([`plimsoll_load::Scheduler`], the fleet's cache view, the
+//! admission) run unchanged before engines that exist only as a cost model ([`engine`]) and hear of them what they would
+//! hear of real ones: load reports at an interval, first tokens, cached tokens, KV events. The same seed gives the same
+//! bytes on any machine; nothing here reads a clock or draws an unseeded number.
+
+pub mod agenda;
+pub mod baselines;
+pub mod collect;
+pub mod compare;
+pub mod engine;
+pub mod gateway;
+pub mod histogram;
+pub mod html;
+pub mod input;
+pub mod names;
+pub mod prefix_cache;
+pub mod question;
+pub mod report;
+pub mod series;
+mod session;
+pub mod step_time;
+pub mod world;
+
+pub use collect::{Finished, Slo};
+pub use input::{Input, InputOptions};
+pub use question::{Question, QuestionError};
+pub use report::Report;
+pub use world::{Config, FleetConfig, Nobody, RunError, Source, Status, Watcher, run};

@@ -1,0 +1,219 @@
+//! A question as a person asks it: a trace, engines, a policy.
+//!
+//! One place turns names and numbers into a [`Config`], so that the command line, experiments and tests mean the same by them.
+
+use crate::baselines::Policy;
+use crate::collect::Slo;
+use crate::engine::{EngineShape, Reserve};
+use crate::gateway::GatewayConfig;
+use crate::input::{Input, InputOptions};
+use crate::report::{Report, Setup};
+use crate::world::{Config, FleetConfig, RunError, Watcher, run};
+use plimsoll_core::Nanos;
+use plimsoll_load::SchedulerConfig;
+use plimsoll_timing::{Kernel, Profile};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What is asked. [`Question::new`] gives the defaults.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question {
+    pub trace: PathBuf,
+    /// Name of a built-in profile, or a TOML file of the same form.
+    pub profile: String,
+    pub instances: u32,
+    pub policy: Policy,
+    pub seed: u64,
+    pub input: InputOptions,
+    /// Ranks of an instance that step together; the profile's where not given.
+    pub ranks: Option<u16>,
+    pub kv_tokens: Option<u64>,
+    pub max_running: Option<u64>,
+    pub token_budget: Option<u64>,
+    /// `K0`, `K1` or `K2` in place of the profile's kernel family.
+    pub kernel: Option<KernelFamily>,
+    /// For what pages are taken at admission.
+    pub reserve: Reserve,
+    /// Placement knows what is cached where.
+    pub cache_view: bool,
+    pub longest_pause: Option<Nanos>,
+    pub slo: Slo,
+    pub poll: Nanos,
+    pub event_lag: Nanos,
+    pub assumed_output_tokens: u64,
+    pub single_steps: bool,
+}
+
+/// How a decode kernel cuts its work (`workloads.md` section 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelFamily {
+    K0,
+    K1,
+    K2,
+}
+
+/// Why it cannot be answered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QuestionError {
+    /// The question is wrong.
+    #[error("{0}")]
+    Asked(String),
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+impl Question {
+    #[must_use]
+    pub fn new(trace: &Path, profile: &str, instances: u32, policy: Policy) -> Self {
+        let gateway = GatewayConfig::default();
+        Question {
+            trace: trace.to_owned(),
+            profile: profile.to_owned(),
+            instances,
+            policy,
+            seed: 0,
+            input: InputOptions::default(),
+            ranks: None,
+            kv_tokens: None,
+            max_running: None,
+            token_budget: None,
+            kernel: None,
+            reserve: Reserve::Prompt,
+            cache_view: true,
+            longest_pause: None,
+            slo: Slo::default(),
+            poll: Nanos::from_millis(500),
+            event_lag: gateway.event_lag,
+            assumed_output_tokens: gateway.assumed_output_tokens,
+            single_steps: false,
+        }
+    }
+
+    /// The profile with what is asked for in place of its own.
+    ///
+    /// # Errors
+    /// When there is no such profile, or it is broken.
+    pub fn profile(&self) -> Result<Profile, QuestionError> {
+        let mut profile = load_profile(&self.profile)?;
+        let serving = &mut profile.serving;
+        serving.kv_tokens = self.kv_tokens.unwrap_or(serving.kv_tokens);
+        serving.max_running = self.max_running.unwrap_or(serving.max_running);
+        serving.token_budget = self.token_budget.unwrap_or(serving.token_budget).max(serving.max_running);
+        profile.kernel = match (self.kernel, profile.kernel) {
+            (None, kernel) | (Some(KernelFamily::K0), kernel @ Kernel::K0 { .. }) => kernel,
+            (Some(KernelFamily::K0), _) => Kernel::K0 { skew: 0.04 },
+            (Some(KernelFamily::K1), _) => Kernel::K1,
+            (Some(KernelFamily::K2), _) => Kernel::K2,
+        };
+        Ok(profile)
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// When the question is wrong, the trace is broken, or nothing can move any more.
+    pub fn answer(&self, watcher: &mut dyn Watcher) -> Result<Report, QuestionError> {
+        let profile = self.profile()?;
+        let asked = |what: &str| Err(QuestionError::Asked(what.to_owned()));
+        if self.instances == 0 {
+            return asked("a fleet needs at least one instance");
+        }
+        if !(self.input.rate > 0.0 && self.input.rate.is_finite()) {
+            return asked("the rate must be above 0; 2 is twice as fast as recorded");
+        }
+        if !(self.input.starts_per_s > 0.0 && self.input.starts_per_s.is_finite()) {
+            return asked("starts per second must be above 0");
+        }
+        let input = InputOptions { seed: self.seed, ..self.input };
+        let input = Input::open(&self.trace, input).map_err(|error| RunError::Input(error.to_string()))?;
+        let skipped = input.skipped();
+        let block_tokens = input.block_tokens();
+        let config = self.config(profile, block_tokens);
+        let mut report = run(config, Box::new(input), watcher)?;
+        report.setup.skipped_rows = skipped.get();
+        Ok(report)
+    }
+
+    fn config(&self, profile: Profile, block_tokens: u64) -> Config {
+        let ranks = self.ranks.unwrap_or(profile.machine.data_parallel.min(u32::from(u16::MAX)) as u16).max(1);
+        let shape = EngineShape { reserve: self.reserve, ..EngineShape::of(&profile.serving, block_tokens) };
+        let setup = Setup {
+            trace: self.trace.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
+            profile: profile.name.clone(),
+            founded: profile.founded.to_string(),
+            policy: self.policy.as_str().to_owned(),
+            seed: self.seed,
+            rate: self.input.rate,
+            limit: self.input.limit,
+            slo_ttft_ms: self.slo.ttft.as_millis_f64(),
+            slo_tpot_ms: self.slo.tpot.as_millis_f64(),
+            settings: self.settings(&profile, ranks),
+            ..Setup::default()
+        };
+        let scheduler = SchedulerConfig {
+            policy: self.policy.kind(),
+            seed: self.seed,
+            record_candidates: 0,
+            ..SchedulerConfig::default()
+        };
+        Config {
+            fleet: FleetConfig {
+                instances: self.instances,
+                ranks,
+                gpus_per_instance: profile.machine.tensor_parallel * u32::from(ranks),
+                shape,
+                time: Box::new(profile),
+            },
+            gateway: GatewayConfig {
+                scheduler,
+                placement: self.policy.placement(self.seed, block_tokens),
+                cache_view: self.cache_view,
+                event_lag: self.event_lag,
+                assumed_output_tokens: self.assumed_output_tokens,
+                ..GatewayConfig::default()
+            },
+            poll: self.poll,
+            longest_pause: self.longest_pause,
+            slo: self.slo,
+            single_steps: self.single_steps,
+            setup,
+        }
+    }
+
+    /// What differs from the defaults, for the report.
+    fn settings(&self, profile: &Profile, ranks: u16) -> BTreeMap<String, String> {
+        let usual = Question::new(&self.trace, &self.profile, self.instances, self.policy);
+        let mut settings = BTreeMap::new();
+        let mut put = |differs: bool, name: &str, value: String| {
+            if differs {
+                settings.insert(name.to_owned(), value);
+            }
+        };
+        put(self.ranks.is_some(), "ranks", ranks.to_string());
+        put(self.kv_tokens.is_some(), "kv_tokens", profile.serving.kv_tokens.to_string());
+        put(self.max_running.is_some(), "max_running", profile.serving.max_running.to_string());
+        put(self.token_budget.is_some(), "token_budget", profile.serving.token_budget.to_string());
+        put(self.kernel.is_some(), "kernel", format!("{:?}", profile.kernel));
+        put(self.reserve != usual.reserve, "reserve", format!("{:?}", self.reserve));
+        put(!self.cache_view, "cache_view", "off".to_owned());
+        let pause = self.longest_pause.map_or_else(String::new, |pause| format!("{}", pause.as_secs_f64()));
+        put(self.longest_pause.is_some(), "longest_pause_s", pause);
+        put(self.poll != usual.poll, "poll_ms", format!("{}", self.poll.as_millis_f64()));
+        put(self.event_lag != usual.event_lag, "event_lag_ms", format!("{}", self.event_lag.as_millis_f64()));
+        let assumed = self.assumed_output_tokens;
+        put(assumed != usual.assumed_output_tokens, "assumed_output_tokens", assumed.to_string());
+        let starts = self.input.starts_per_s;
+        put(starts != usual.input.starts_per_s, "starts_per_s", starts.to_string());
+        settings
+    }
+}
+
+fn load_profile(name: &str) -> Result<Profile, QuestionError> {
+    let asked = |error: &dyn std::fmt::Display| QuestionError::Asked(error.to_string());
+    if !(name.ends_with(".toml") || name.contains('/')) {
+        return plimsoll_timing::find(name).map_err(|error| asked(&error));
+    }
+    let text = std::fs::read_to_string(name)
+        .map_err(|error| QuestionError::Asked(format!("{name}: cannot be read: {error}; check the path")))?;
+    Profile::parse(name, &text).map_err(|error| asked(&error))
+}

@@ -1,0 +1,219 @@
+//! What happened when: figures over time in a bounded number of bins, whose width doubles as the run grows longer.
+
+use plimsoll_core::Nanos;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Most bins.
+pub const MOST_BINS: usize = 240;
+/// Width of the first ones.
+const FIRST_WIDTH: Nanos = Nanos::from_millis(250);
+
+/// Figures of one span of time.
+#[derive(Clone, Debug, Default)]
+struct Bin {
+    arrived: u64,
+    completed: u64,
+    refused: u64,
+    output_tokens: u64,
+    prompt_tokens: u64,
+    cached_tokens: u64,
+    /// Times to first token in eighths of powers of two of a millisecond.
+    ttft: BTreeMap<u16, u32>,
+    samples: u64,
+    running: u64,
+    waiting: u64,
+    kv_tokens: u64,
+    /// Of samples: the sum of the fullest and of the mean instance, for the spread.
+    fullest: u64,
+    instances: u64,
+}
+
+impl Bin {
+    fn add(&mut self, more: &Bin) {
+        let pairs = [
+            (&mut self.arrived, more.arrived),
+            (&mut self.completed, more.completed),
+            (&mut self.refused, more.refused),
+            (&mut self.output_tokens, more.output_tokens),
+            (&mut self.prompt_tokens, more.prompt_tokens),
+            (&mut self.cached_tokens, more.cached_tokens),
+            (&mut self.samples, more.samples),
+            (&mut self.running, more.running),
+            (&mut self.waiting, more.waiting),
+            (&mut self.kv_tokens, more.kv_tokens),
+            (&mut self.fullest, more.fullest),
+            (&mut self.instances, more.instances),
+        ];
+        pairs.into_iter().for_each(|(own, more)| *own += more);
+        for (bucket, count) in &more.ttft {
+            *self.ttft.entry(*bucket).or_insert(0) += count;
+        }
+    }
+}
+
+/// One sample of the fleet.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sample {
+    pub running: u64,
+    pub waiting: u64,
+    pub kv_tokens: u64,
+    /// KV tokens of the fullest instance.
+    pub fullest_kv_tokens: u64,
+    pub instances: u64,
+}
+
+/// Bins from the start of the run.
+#[derive(Clone, Debug)]
+pub struct Series {
+    width: Nanos,
+    bins: Vec<Bin>,
+}
+
+impl Default for Series {
+    fn default() -> Self {
+        Series { width: FIRST_WIDTH, bins: Vec::new() }
+    }
+}
+
+/// A column for each figure, a row for each bin; empty bins have no percentile.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Columns {
+    /// Seconds.
+    pub bin_s: f64,
+    pub arrived_per_s: Vec<f64>,
+    pub completed_per_s: Vec<f64>,
+    pub refused_per_s: Vec<f64>,
+    pub output_tokens_per_s: Vec<f64>,
+    pub ttft_p50_ms: Vec<Option<f64>>,
+    pub ttft_p90_ms: Vec<Option<f64>>,
+    pub hit_rate: Vec<Option<f64>>,
+    pub running: Vec<Option<f64>>,
+    pub waiting: Vec<Option<f64>>,
+    pub kv_tokens: Vec<Option<f64>>,
+    /// KV of the fullest instance over that of the mean one.
+    pub fullest_over_mean: Vec<Option<f64>>,
+    pub instances: Vec<Option<f64>>,
+}
+
+impl Series {
+    fn bin(&mut self, at: Nanos) -> &mut Bin {
+        let mut index = (at.0 / self.width.0) as usize;
+        while index >= MOST_BINS {
+            self.widen();
+            index = (at.0 / self.width.0) as usize;
+        }
+        if self.bins.len() <= index {
+            self.bins.resize(index + 1, Bin::default());
+        }
+        &mut self.bins[index]
+    }
+
+    fn widen(&mut self) {
+        self.width = Nanos(self.width.0.saturating_mul(2));
+        let wide = self.bins.chunks(2).map(|pair| {
+            let mut sum = pair[0].clone();
+            pair[1..].iter().for_each(|bin| sum.add(bin));
+            sum
+        });
+        self.bins = wide.collect();
+    }
+
+    pub fn arrived(&mut self, at: Nanos) {
+        self.bin(at).arrived += 1;
+    }
+
+    pub fn refused(&mut self, at: Nanos) {
+        self.bin(at).refused += 1;
+    }
+
+    pub fn first_token(&mut self, at: Nanos, ttft: Nanos, prompt_tokens: u64, cached_tokens: u64) {
+        let bin = self.bin(at);
+        bin.prompt_tokens += prompt_tokens;
+        bin.cached_tokens += cached_tokens;
+        *bin.ttft.entry(ttft_bucket(ttft)).or_insert(0) += 1;
+    }
+
+    pub fn completed(&mut self, at: Nanos, output_tokens: u64) {
+        let bin = self.bin(at);
+        bin.completed += 1;
+        bin.output_tokens += output_tokens;
+    }
+
+    pub fn sample(&mut self, at: Nanos, sample: Sample) {
+        let bin = self.bin(at);
+        bin.samples += 1;
+        bin.running += sample.running;
+        bin.waiting += sample.waiting;
+        bin.kv_tokens += sample.kv_tokens;
+        bin.fullest += sample.fullest_kv_tokens;
+        bin.instances += sample.instances;
+    }
+
+    #[must_use]
+    pub fn columns(&self) -> Columns {
+        let width_s = self.width.as_secs_f64();
+        let rate = |of: fn(&Bin) -> u64| self.bins.iter().map(|bin| of(bin) as f64 / width_s).collect();
+        let ratio = |over: fn(&Bin) -> u64, under: fn(&Bin) -> u64| {
+            let one = |bin: &Bin| (under(bin) > 0).then(|| over(bin) as f64 / under(bin) as f64);
+            self.bins.iter().map(one).collect()
+        };
+        let ttft = |share: f64| self.bins.iter().map(|bin| ttft_at(&bin.ttft, share)).collect();
+        Columns {
+            bin_s: width_s,
+            arrived_per_s: rate(|bin| bin.arrived),
+            completed_per_s: rate(|bin| bin.completed),
+            refused_per_s: rate(|bin| bin.refused),
+            output_tokens_per_s: rate(|bin| bin.output_tokens),
+            ttft_p50_ms: ttft(0.5),
+            ttft_p90_ms: ttft(0.9),
+            hit_rate: ratio(|bin| bin.cached_tokens, |bin| bin.prompt_tokens),
+            running: ratio(|bin| bin.running, |bin| bin.samples),
+            waiting: ratio(|bin| bin.waiting, |bin| bin.samples),
+            kv_tokens: ratio(|bin| bin.kv_tokens, |bin| bin.samples),
+            fullest_over_mean: ratio(|bin| bin.fullest * bin.instances, |bin| bin.kv_tokens * bin.samples),
+            instances: ratio(|bin| bin.instances, |bin| bin.samples),
+        }
+    }
+}
+
+/// Eighths of powers of two of a microsecond.
+fn ttft_bucket(ttft: Nanos) -> u16 {
+    let us = ttft.0 / 1_000 | 8;
+    let shift = 60 - us.leading_zeros() as u16;
+    shift * 8 + (us >> shift) as u16 - 8
+}
+
+fn ttft_at(buckets: &BTreeMap<u16, u32>, share: f64) -> Option<f64> {
+    let count: u64 = buckets.values().map(|count| u64::from(*count)).sum();
+    let wanted = ((count as f64 * share).ceil() as u64).max(1);
+    let mut seen = 0;
+    buckets.iter().find_map(|(bucket, count)| {
+        seen += u64::from(*count);
+        let us = (2 * u64::from(8 + bucket % 8) + 1) << (bucket / 8);
+        (seen >= wanted).then(|| us as f64 / 2_000.0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bins_double_and_lose_nothing() {
+        let mut series = Series::default();
+        for second in 0..10_000 {
+            series.arrived(Nanos::from_secs(second));
+            series.first_token(Nanos::from_secs(second), Nanos::from_millis(second % 100 + 1), 100, 40);
+            series.sample(Nanos::from_secs(second), Sample { running: 3, instances: 2, ..Sample::default() });
+        }
+        let columns = series.columns();
+        assert!(columns.arrived_per_s.len() <= MOST_BINS && columns.bin_s == 64.0, "{}", columns.bin_s);
+        let total: f64 = columns.arrived_per_s.iter().map(|rate| rate * columns.bin_s).sum();
+        assert_eq!(total, 10_000.0);
+        assert!(columns.hit_rate.iter().all(|rate| *rate == Some(0.4)));
+        assert!(columns.running.iter().all(|running| *running == Some(3.0)));
+        let p50 = columns.ttft_p50_ms[3].unwrap();
+        assert!((30.0..70.0).contains(&p50), "{p50}");
+    }
+}
