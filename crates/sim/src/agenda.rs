@@ -11,9 +11,12 @@ use std::collections::BinaryHeap;
 /// Events to come.
 #[derive(Debug)]
 pub struct Agenda<E> {
-    heap: BinaryHeap<Reverse<(Nanos, u8, u64, Held<E>)>>,
+    heap: BinaryHeap<Entry<E>>,
     numbered: u64,
 }
+
+/// Time, precedence, number, event.
+type Entry<E> = Reverse<(Nanos, u8, u64, Held<E>)>;
 
 /// Not compared: time and number have decided before.
 #[derive(Debug)]

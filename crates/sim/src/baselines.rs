@@ -101,7 +101,10 @@ impl Policy {
 }
 
 /// The first of those with the least value.
-fn least<'a>(candidates: impl Iterator<Item = (usize, &'a Candidate)>, value: impl Fn(&Candidate) -> f64) -> Option<usize> {
+fn least<'a>(
+    candidates: impl Iterator<Item = (usize, &'a Candidate)>,
+    value: impl Fn(&Candidate) -> f64,
+) -> Option<usize> {
     let mut best: Option<(usize, f64)> = None;
     for (index, candidate) in candidates {
         let value = value(candidate);

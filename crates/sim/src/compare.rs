@@ -73,7 +73,8 @@ pub fn table(names: &[String], reports: &[&Report]) -> String {
         lines.push(std::iter::once(row.name.to_owned()).chain(cells).collect());
     }
     let columns = names.len() + 1;
-    let width = |at: usize| lines.iter().filter_map(|line| line.get(at)).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let width =
+        |at: usize| lines.iter().filter_map(|line| line.get(at)).map(|cell| cell.chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
     for line in &lines {

@@ -17,7 +17,7 @@ mod tests;
 
 pub use instance::{Instance, InstanceTotals, StepReport};
 pub use job::{Job, Key};
-pub use rank::{Happened, Rank};
+pub use rank::{Below, Happened, Rank};
 
 /// For what pages are taken when a request is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,9 +5,12 @@
 
 use plimsoll_cache::chain::NameFormat;
 use plimsoll_cache::view::{Family, FleetView, Hit, Prompt, ViewConfig};
-use plimsoll_core::{BlockName, Class, EngineKind, InstanceId, KvBatch, KvEvent, LegRole, LoadReport, Nanos, RequestId, Target};
+use plimsoll_core::{
+    BlockName, Class, EngineKind, InstanceId, KvBatch, KvEvent, LegRole, LoadReport, Nanos, RequestId, Target,
+};
 use plimsoll_load::{
-    Ask, AttemptEnd, Charge, HeldTokens, InstanceSpec, PlaceError, Placed, Placement, Scheduler, SchedulerConfig, Ticket,
+    Ask, AttemptEnd, Charge, HeldTokens, InstanceSpec, PlaceError, Placed, Placement, Scheduler, SchedulerConfig,
+    Ticket,
 };
 use plimsoll_traffic::class::{ClassRules, classify};
 use std::collections::VecDeque;

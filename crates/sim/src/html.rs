@@ -43,7 +43,11 @@ pub fn page(reports: &[Report]) -> String {
             escape(&setup.founded),
             setup.seed,
             setup.rate,
-            setup.settings.iter().map(|(key, value)| format!(", {} {}", escape(key), escape(value))).collect::<String>()
+            setup
+                .settings
+                .iter()
+                .map(|(key, value)| format!(", {} {}", escape(key), escape(value)))
+                .collect::<String>()
         );
     }
     html.push_str("</p>");
@@ -103,20 +107,26 @@ fn figures(html: &mut String, reports: &[Report], names: &[String]) {
 fn curves(html: &mut String, reports: &[Report]) {
     type Column = fn(&Report) -> Vec<Option<f64>>;
     let charts: [(&str, Vec<(Column, bool)>); 8] = [
-        ("Arrivals per second (dashed: refused)", vec![
-            (|r| r.over_time.arrived_per_s.iter().copied().map(Some).collect(), false),
-            (|r| r.over_time.refused_per_s.iter().copied().map(Some).collect(), true),
-        ]),
-        ("Time to first token, ms (solid p50, dashed p90)", vec![
-            (|r| r.over_time.ttft_p50_ms.clone(), false),
-            (|r| r.over_time.ttft_p90_ms.clone(), true),
-        ]),
+        (
+            "Arrivals per second (dashed: refused)",
+            vec![
+                (|r| r.over_time.arrived_per_s.iter().copied().map(Some).collect(), false),
+                (|r| r.over_time.refused_per_s.iter().copied().map(Some).collect(), true),
+            ],
+        ),
+        (
+            "Time to first token, ms (solid p50, dashed p90)",
+            vec![(|r| r.over_time.ttft_p50_ms.clone(), false), (|r| r.over_time.ttft_p90_ms.clone(), true)],
+        ),
         ("Cached share of prompt tokens", vec![(|r| r.over_time.hit_rate.clone(), false)]),
-        ("Output tokens per second", vec![(|r| r.over_time.output_tokens_per_s.iter().copied().map(Some).collect(), false)]),
-        ("Requests running (dashed: waiting)", vec![
-            (|r| r.over_time.running.clone(), false),
-            (|r| r.over_time.waiting.clone(), true),
-        ]),
+        (
+            "Output tokens per second",
+            vec![(|r| r.over_time.output_tokens_per_s.iter().copied().map(Some).collect(), false)],
+        ),
+        (
+            "Requests running (dashed: waiting)",
+            vec![(|r| r.over_time.running.clone(), false), (|r| r.over_time.waiting.clone(), true)],
+        ),
         ("KV tokens in use", vec![(|r| r.over_time.kv_tokens.clone(), false)]),
         ("KV of the fullest instance over the mean", vec![(|r| r.over_time.fullest_over_mean.clone(), false)]),
         ("Instances", vec![(|r| r.over_time.instances.clone(), false)]),

@@ -5,9 +5,9 @@
 
 mod fields;
 mod lengths;
-mod time;
 #[cfg(test)]
 mod tests;
+mod time;
 
 pub use fields::{COLUMNS, Column};
 

@@ -22,6 +22,7 @@ pub mod report;
 pub mod series;
 mod session;
 pub mod step_time;
+pub mod tier;
 pub mod world;
 
 pub use collect::{Finished, Slo};

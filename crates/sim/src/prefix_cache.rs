@@ -302,7 +302,9 @@ impl PrefixCache {
                 return Err(format!("edge {edge} is a leaf: {leaf}, and is listed otherwise"));
             }
             if let Some(parent) = self.nodes.get(node.parent as usize)
-                && (parent.pins < node.pins || parent.children == 0 || (node.pins == 0 && parent.used < node.used && parent.pins == 0))
+                && (parent.pins < node.pins
+                    || parent.children == 0
+                    || (node.pins == 0 && parent.used < node.used && parent.pins == 0))
             {
                 return Err(format!("edge {edge} is held or younger than what it hangs on"));
             }

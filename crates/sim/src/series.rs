@@ -179,7 +179,7 @@ impl Series {
 
 /// Eighths of powers of two of a microsecond.
 fn ttft_bucket(ttft: Nanos) -> u16 {
-    let us = ttft.0 / 1_000 | 8;
+    let us = (ttft.0 / 1_000) | 8;
     let shift = 60 - us.leading_zeros() as u16;
     shift * 8 + (us >> shift) as u16 - 8
 }

@@ -318,8 +318,7 @@ impl<'a> World<'a> {
         let key = Key(number << SLOT_BITS | u64::from(slot));
         let job = Job::new(key, self.names.clone(), prompt_tokens, output_tokens);
         let Target { instance, rank } = open.target;
-        let submitted =
-            self.instances[instance.0 as usize].submit(now, rank, job, &self.clock, &mut self.happened);
+        let submitted = self.instances[instance.0 as usize].submit(now, rank, job, &self.clock, &mut self.happened);
         match submitted {
             Ok(ends) => {
                 let request = Request {

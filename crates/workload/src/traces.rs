@@ -64,7 +64,15 @@ impl Trace {
             return Err(lines.complaint(1, "the file is empty; a trace with at least one line was expected"));
         };
         let format = detect(&first).map_err(|expected| lines.complaint(1, expected))?;
-        Ok(Trace { format, lines, first: Some(first), ids: BlockIds::default(), failed: false, skipping: false, skipped: 0 })
+        Ok(Trace {
+            format,
+            lines,
+            first: Some(first),
+            ids: BlockIds::default(),
+            failed: false,
+            skipping: false,
+            skipped: 0,
+        })
     }
 
     #[must_use]

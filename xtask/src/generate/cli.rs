@@ -34,6 +34,9 @@ pub(super) fn page() -> String {
     section(&mut page, &mut root);
     for command in root.get_subcommands_mut().filter(|command| command.get_name() != "help") {
         section(&mut page, command);
+        for inner in command.get_subcommands_mut().filter(|command| command.get_name() != "help") {
+            section(&mut page, inner);
+        }
     }
     page
 }

@@ -4,10 +4,10 @@
 //! notes, section 2). A run of decode steps ends at the first request that ends, at the first page that is missing, or
 //! where another rank becomes the slowest; an arrival that would be admitted cuts it at the next boundary.
 
-use super::job::{Job, Key};
-use super::plan::Planned;
-use super::rank::{Happened, Rank};
 use super::EngineShape;
+use super::job::{Job, Key};
+use super::plan::{Planned, Planning};
+use super::rank::{Happened, Rank};
 use crate::step_time::{FS_PER_NS, Ramp, StepClock};
 use plimsoll_core::{LoadReport, Nanos, Rank as RankId};
 use plimsoll_timing::StepShape;
@@ -38,6 +38,8 @@ struct Run {
     ramp: Ramp,
     steps: u64,
     prefill: bool,
+    /// Nothing is computed: a load from below is waited for.
+    waits: bool,
 }
 
 /// An engine with one or more ranks.
@@ -133,6 +135,11 @@ impl Instance {
     /// Ends the run at the next boundary after `now`.
     fn cut(&mut self, now: Nanos) -> Option<Nanos> {
         let run = self.run.as_mut()?;
+        if run.waits {
+            let span = (u128::from(now.0) * FS_PER_NS).saturating_sub(self.edge_fs);
+            run.ramp.first_fs = u64::try_from(span).unwrap_or(u64::MAX).min(run.ramp.first_fs);
+            return Some(self.announce());
+        }
         // A boundary at this very nanosecond is in the past: its event came first.
         let span = (u128::from(now.0) * FS_PER_NS + 1).saturating_sub(self.edge_fs);
         let steps = run.ramp.steps_to(span, run.steps).max(1);
@@ -148,6 +155,9 @@ impl Instance {
         let Some(run) = self.run.take() else { return StepReport::default() };
         let took = run.ramp.total_fs(run.steps);
         self.edge_fs += took;
+        if run.waits {
+            return StepReport::default();
+        }
         self.totals.busy_fs += took;
         self.totals.steps += run.steps;
         if run.prefill {
@@ -166,8 +176,12 @@ impl Instance {
     /// Plans and begins the next step or run. Returns when it ends; `None` when there is nothing to do.
     pub fn begin(&mut self, clock: &StepClock, out: &mut Vec<Happened>) -> Option<Nanos> {
         let (mut mixed, mut decode) = (None::<u64>, None::<(Ramp, u64)>);
+        let mut wake = None::<u128>;
         for rank in &mut self.ranks {
-            match rank.plan(clock, &mut self.shape, out) {
+            let mut with = Planning { clock, shape: &mut self.shape, now_fs: self.edge_fs };
+            let (planned, loaded) = rank.plan(&mut with, out);
+            wake = wake.into_iter().chain(loaded).min();
+            match planned {
                 Planned::Idle => {}
                 Planned::Mixed { fs } => mixed = Some(mixed.unwrap_or(0).max(fs)),
                 Planned::Decode { ramp, steps } => {
@@ -178,16 +192,26 @@ impl Instance {
                 }
             }
         }
-        let (mut ramp, steps, prefill) = match (mixed, decode) {
-            (None, None) => return None,
-            (None, Some((ramp, steps))) => (ramp, steps, false),
+        let slow = |ramp: Ramp| Ramp {
+            first_fs: ramp.first_fs.saturating_mul(self.slowdown),
+            growth_fs: ramp.growth_fs.saturating_mul(self.slowdown),
+        };
+        let until = wake.map(|at| at.saturating_sub(self.edge_fs).max(1));
+        self.run = Some(match (mixed, decode) {
+            (None, None) => {
+                let first_fs = u64::try_from(until?).unwrap_or(u64::MAX);
+                Run { ramp: Ramp { first_fs, growth_fs: 0 }, steps: 1, prefill: false, waits: true }
+            }
+            (None, Some((ramp, steps))) => {
+                let ramp = slow(ramp);
+                let steps = until.map_or(steps, |until| ramp.steps_to(until, steps).max(1));
+                Run { ramp, steps, prefill: false, waits: false }
+            }
             (Some(fs), decode) => {
                 let first_fs = fs.max(decode.map_or(0, |(ramp, _)| ramp.first_fs));
-                (Ramp { first_fs, growth_fs: 0 }, 1, true)
+                Run { ramp: slow(Ramp { first_fs, growth_fs: 0 }), steps: 1, prefill: true, waits: false }
             }
-        };
-        ramp = Ramp { first_fs: ramp.first_fs * self.slowdown, growth_fs: ramp.growth_fs * self.slowdown };
-        self.run = Some(Run { ramp, steps, prefill });
+        });
         Some(self.announce())
     }
 
@@ -199,7 +223,7 @@ impl Instance {
 
     /// What each rank tells of its load.
     pub fn reports(&self, now: Nanos) -> impl Iterator<Item = LoadReport> + '_ {
-        let ahead = self.run.filter(|run| !run.prefill).map_or(0, |run| {
+        let ahead = self.run.filter(|run| !run.prefill && !run.waits).map_or(0, |run| {
             let span = (u128::from(now.0) * FS_PER_NS + 1).saturating_sub(self.edge_fs);
             run.ramp.steps_to(span, run.steps).saturating_sub(1)
         });

@@ -33,8 +33,18 @@ pub struct Job {
     pub(crate) own_pages: u64,
     /// Prompt tokens that it found at its first admission.
     pub(crate) cached_tokens: Option<u64>,
-    /// Not for the first time here.
-    pub(crate) again: bool,
+    /// Blocks that come from a place below, and when they are there.
+    pub(crate) loading: Option<Loading>,
+    /// Its KV comes with it: computed elsewhere.
+    pub(crate) handed_over: bool,
+}
+
+/// A load that is under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Loading {
+    pub(crate) until_fs: u128,
+    /// Of its chain, from the first.
+    pub(crate) blocks: u64,
 }
 
 impl Job {
@@ -54,8 +64,26 @@ impl Job {
             path_blocks: 0,
             own_pages: 0,
             cached_tokens: None,
-            again: false,
+            loading: None,
+            handed_over: false,
         }
+    }
+
+    /// A request whose prompt was computed elsewhere, with its KV and the first `generated` tokens of its answer, at least one and not all.
+    #[must_use]
+    pub fn handed_over(
+        key: Key,
+        names: Vec<BlockName>,
+        prompt_tokens: u64,
+        output_tokens: u64,
+        generated: u64,
+    ) -> Self {
+        let mut job = Job::new(key, names, prompt_tokens, output_tokens);
+        job.generated = generated.clamp(1, job.output_tokens.max(2) - 1);
+        job.goal_tokens = job.prompt_tokens.max(1) + job.generated - 1;
+        job.cached_tokens = Some(job.prompt_tokens);
+        job.handed_over = true;
+        job
     }
 
     /// KV tokens it will hold at its end; the last token that comes out is never computed.

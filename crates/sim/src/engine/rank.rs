@@ -5,6 +5,7 @@ use super::decode_batch::{DecodeBatch, Slot};
 use super::job::{Job, Key};
 use crate::names;
 use crate::prefix_cache::{PrefixCache, ROOT};
+use crate::tier::{Link, SharedTier, Tier};
 use plimsoll_core::{BlockName, KvEvent, LoadReport, Medium, Nanos, Rank as RankId, StoredBlocks};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,12 +13,21 @@ use std::collections::{BTreeMap, VecDeque};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happened {
     /// The first token of its answer; of its prompt so many tokens were cached.
-    FirstToken { key: Key, cached_tokens: u64 },
+    FirstToken {
+        key: Key,
+        cached_tokens: u64,
+    },
     /// A token after a time without, because it was preempted.
-    Resumed { key: Key },
-    Finished { key: Key },
+    Resumed {
+        key: Key,
+    },
+    Finished {
+        key: Key,
+    },
     /// Its KV was given away after its last token; it will be computed again.
-    Preempted { key: Key },
+    Preempted {
+        key: Key,
+    },
 }
 
 /// A part of a prompt in the step that was planned.
@@ -50,7 +60,20 @@ pub struct Rank {
     pub(super) events: Option<Vec<KvEvent>>,
     pub(super) preemptions: u64,
     pub(super) prefilled_tokens: u64,
+    pub(super) below: Below,
     gone: Vec<BlockName>,
+}
+
+/// Places below a rank's memory, with its link to each.
+#[derive(Debug, Default)]
+pub struct Below {
+    pub host: Option<Tier>,
+    pub pool: Option<SharedTier>,
+    /// Bytes of KV of one token on the whole rank.
+    pub kv_bytes_token: f64,
+    pub(super) host_link: Link,
+    pub(super) pool_link: Link,
+    pub(super) loaded_tokens: u64,
 }
 
 impl Rank {
@@ -74,8 +97,20 @@ impl Rank {
             events: tells.then(Vec::new),
             preemptions: 0,
             prefilled_tokens: 0,
+            below: Below::default(),
             gone: Vec::new(),
         }
+    }
+
+    /// Gives it places to load prefixes from.
+    pub fn set_below(&mut self, below: Below) {
+        self.below = below;
+    }
+
+    /// Tokens that were loaded from below in place of being computed.
+    #[must_use]
+    pub fn loaded_tokens(&self) -> u64 {
+        self.below.loaded_tokens
     }
 
     /// Queues a request.
@@ -252,7 +287,7 @@ impl Rank {
     }
 
     /// Moves full blocks from a job's own pages to the cache.
-    fn commit(&mut self, slot: Slot) {
+    pub(super) fn commit(&mut self, slot: Slot) {
         let (block_tokens, block_pages) = (self.shape.block_tokens, self.shape.block_pages());
         let Some(job) = self.jobs[slot as usize].as_mut() else { return };
         let full = (job.kv_tokens / block_tokens).min(job.names.len() as u64);
@@ -277,6 +312,8 @@ impl Rank {
                 ..StoredBlocks::default()
             }));
         }
+        let chain = &self.jobs[slot as usize].as_ref().map_or(&[][..], |job| &job.names)[..full as usize];
+        self.below.keep(chain, block_tokens as u32, self.events.as_mut());
     }
 
     fn finish(&mut self, slot: Slot, out: &mut Vec<Happened>) {
@@ -331,8 +368,10 @@ impl Rank {
             let key = job.key.0;
             names::extend_own(&mut job.names, key, more);
             job.goal_tokens = job.prompt_tokens.max(1) + job.generated;
-            job.own_pages =
-                job.kv_tokens.div_ceil(page_tokens).saturating_sub(job.path_blocks * block_tokens.div_ceil(page_tokens));
+            job.own_pages = job
+                .kv_tokens
+                .div_ceil(page_tokens)
+                .saturating_sub(job.path_blocks * block_tokens.div_ceil(page_tokens));
             out.push(Happened::Preempted { key: job.key });
             self.batch.leave(kv, joined);
         } else {
@@ -342,7 +381,8 @@ impl Rank {
         self.commit(slot);
         self.preemptions += 1;
         let Some(mut job) = self.leave(slot) else { return };
-        (job.kv_tokens, job.end, job.path_blocks, job.own_pages, job.again) = (0, ROOT, 0, 0, true);
+        (job.kv_tokens, job.end, job.path_blocks, job.own_pages) = (0, ROOT, 0, 0);
+        (job.loading, job.handed_over) = (None, false);
         self.waiting_tokens += job.goal_tokens;
         let slot = self.put(job);
         self.waiting.push_front(slot);
@@ -399,6 +439,34 @@ impl Rank {
             return Err(format!("{waiting} tokens wait, {} were counted", self.waiting_tokens));
         }
         Ok(())
+    }
+}
+
+impl Below {
+    /// Writes a chain through, and tells of what the host has gained and lost.
+    fn keep(&mut self, chain: &[BlockName], block_tokens: u32, events: Option<&mut Vec<KvEvent>>) {
+        if let Some(pool) = &self.pool {
+            pool.borrow_mut().keep(chain, None);
+        }
+        let Some(host) = &mut self.host else { return };
+        let mut gone = Vec::new();
+        let known = host.keep(chain, events.is_some().then_some(&mut gone)) as usize;
+        let Some(events) = events else { return };
+        let medium = Medium::Host;
+        if known < chain.len() {
+            let parent = known.checked_sub(1).map(|at| chain[at]);
+            let names = chain[known..].to_vec();
+            events.push(KvEvent::Stored(StoredBlocks {
+                names,
+                parent,
+                block_tokens,
+                medium,
+                ..StoredBlocks::default()
+            }));
+        }
+        if !gone.is_empty() {
+            events.push(KvEvent::Removed { names: gone, medium });
+        }
     }
 }
 

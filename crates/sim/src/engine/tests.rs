@@ -31,7 +31,8 @@ struct Arrival {
 
 fn arrivals(ranks: u16) -> impl Strategy<Value = Vec<Arrival>> {
     let one = (0u64..400_000, 0..ranks, 0u64..3, 0u64..20, 1u64..1_200, 1u64..300);
-    let arrival = |(at_us, rank, family, shared, prompt, output)| Arrival { at_us, rank, family, shared, prompt, output };
+    let arrival =
+        |(at_us, rank, family, shared, prompt, output)| Arrival { at_us, rank, family, shared, prompt, output };
     prop::collection::vec(one.prop_map(arrival), 1..40)
 }
 
@@ -48,7 +49,12 @@ fn job(nth: u64, arrival: &Arrival) -> Job {
 }
 
 /// Every happening with its time, and the femtoseconds of work.
-fn serve(mut arrivals: Vec<Arrival>, shape: EngineShape, ranks: u16, single_steps: bool) -> (Vec<(u64, Happened)>, u128, u64) {
+fn serve(
+    mut arrivals: Vec<Arrival>,
+    shape: EngineShape,
+    ranks: u16,
+    single_steps: bool,
+) -> (Vec<(u64, Happened)>, u128, u64) {
     let profile = plimsoll_timing::find("h100-llama3-8b").unwrap();
     let mut clock = StepClock::new(Box::new(profile));
     clock.single_steps = single_steps;
@@ -64,7 +70,8 @@ fn serve(mut arrivals: Vec<Arrival>, shape: EngineShape, ranks: u16, single_step
             (None, None) => break,
             (Some(arrives), ends) if ends.is_none_or(|ends| arrives < ends) => {
                 let (nth, arrival) = coming.next().unwrap();
-                let ends = instance.submit(arrives, RankId(arrival.rank), job(nth as u64, arrival), &clock, &mut out).unwrap();
+                let ends =
+                    instance.submit(arrives, RankId(arrival.rank), job(nth as u64, arrival), &clock, &mut out).unwrap();
                 next = ends.or(next);
                 arrives
             }
@@ -118,8 +125,8 @@ proptest! {
 #[test]
 fn a_prompt_that_was_seen_is_not_computed_again_but_for_its_last_block() {
     let first = Arrival { at_us: 0, rank: 0, family: 0, shared: 30, prompt: 960, output: 4 };
-    let again = Arrival { at_us: 300_000, ..first.clone() };
-    let (log, ..) = serve(vec![first, again], SHAPE, 1, false);
+    let again = Arrival { at_us: 300_000, ..first };
+    let (log, ..) = serve(vec![again.clone(), Arrival { at_us: 0, ..again }], SHAPE, 1, false);
     let cached: Vec<u64> = log
         .iter()
         .filter_map(|(_, happened)| match happened {

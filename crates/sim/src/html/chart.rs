@@ -35,11 +35,13 @@ impl<'a> Chart<'a> {
             let share = f64::from(step) / 4.0;
             let x = LEFT + share * (WIDTH - LEFT - 4.0);
             let minutes = number(most_x * share);
-            let _ = write!(html, "<text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{minutes}</text>", HEIGHT - 6.0);
+            let _ =
+                write!(html, "<text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{minutes}</text>", HEIGHT - 6.0);
         }
         for line in self.lines.iter().filter(|line| !line.points.is_empty()) {
             let dash = if line.dashed { " stroke-dasharray=\"4 3\"" } else { "" };
-            let _ = write!(html, "<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"1.6\"{dash} points=\"", line.colour);
+            let _ =
+                write!(html, "<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"1.6\"{dash} points=\"", line.colour);
             for (x, y) in &line.points {
                 let x = LEFT + x / most_x * (WIDTH - LEFT - 4.0);
                 let _ = write!(html, "{x:.1},{:.1} ", height(y / most_y));

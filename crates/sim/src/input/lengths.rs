@@ -85,7 +85,8 @@ impl Lengths {
             lengths.require(&first)?;
             lengths.pending = Some(first);
         } else {
-            let header: Vec<_> = cells(&first).map(|(cell, _)| known(cell.trim().trim_start_matches('\u{feff}'))).collect();
+            let header: Vec<_> =
+                cells(&first).map(|(cell, _)| known(cell.trim().trim_start_matches('\u{feff}'))).collect();
             for (column, _) in header.iter().flatten() {
                 lengths.columns[*column as usize] = true;
             }
@@ -141,7 +142,8 @@ impl Lengths {
                 return Err(self.complaint(1, what));
             }
         } else {
-            value = serde_json::from_str(&line).map_err(|error| self.complaint(error.column(), format!("not JSON: {error}")))?;
+            value = serde_json::from_str(&line)
+                .map_err(|error| self.complaint(error.column(), format!("not JSON: {error}")))?;
             self.fields(&line, &value, "", &mut row);
         }
         self.session(&row).map(Some)
@@ -185,8 +187,7 @@ impl Lengths {
         });
         let least = u64::from(column == Column::Input);
         tokens.filter(|tokens| (least..=MOST_TOKENS).contains(tokens)).ok_or_else(|| {
-            let what =
-                format!("{:?} is no number of {}; expected {least} to {MOST_TOKENS}", text, column.as_str());
+            let what = format!("{:?} is no number of {}; expected {least} to {MOST_TOKENS}", text, column.as_str());
             self.complaint(row.at(column), what)
         })
     }

@@ -74,11 +74,16 @@ fn requests_of_a_session_go_each_other_on() {
 
 #[test]
 fn what_is_wrong_is_said_with_its_place() {
-    let mooncake = |time: u64| format!("{{\"timestamp\": {time}, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [0, 1]}}\n");
+    let mooncake = |time: u64| {
+        format!("{{\"timestamp\": {time}, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [0, 1]}}\n")
+    };
     let csv = |rows: &str| format!("t_s,input_tokens,output_tokens\n{rows}");
     let cases = [
         (String::new(), "F line 1 column 1: the file is empty"),
-        ("a,b\n1,2\n".to_owned(), "F line 1 column 1: no column for input tokens in \"a,b\"; expected one of ContextTokens"),
+        (
+            "a,b\n1,2\n".to_owned(),
+            "F line 1 column 1: no column for input tokens in \"a,b\"; expected one of ContextTokens",
+        ),
         ("t_s,input_tokens\n1,2\n".to_owned(), "F line 1 column 1: no column for output tokens"),
         (csv("1,5\n"), "F line 2 column 1: 2 values; expected 3"),
         (csv("1,5,3\nx,5,3\n"), "F line 3 column 1: \"x\" is no time"),
@@ -94,7 +99,10 @@ fn what_is_wrong_is_said_with_its_place() {
             "F line 4 column 1: the id \"a\" was there before",
         ),
         (format!("{}{}", mooncake(9_000), mooncake(6_000)), "F line 2 column 1: begins 3.000 s before the row before"),
-        (mooncake(1).replace("600", "60000000000"), "F line 1 column 18: \"input_length\" is 60000000000; expected at most"),
+        (
+            mooncake(1).replace("600", "60000000000"),
+            "F line 1 column 18: \"input_length\" is 60000000000; expected at most",
+        ),
         (mooncake(1).replace(": 1,", ": -1,"), "F line 1 column 16: invalid value: integer `-1`, expected u64"),
     ];
     for (content, wanted) in cases {

@@ -65,7 +65,11 @@ fn every_request_is_answered_once_and_counted_once() {
         let by_instance: u64 = report.instances.iter().map(|instance| instance.output_tokens).sum();
         assert_eq!(by_instance, count.1);
         assert_eq!(report.itl_ms.count + report.ttft_ms.count, count.1, "a gap for every token but the first");
-        assert_eq!(report.tokens.prompt - report.tokens.cached, report.tokens.prefilled, "no preemption, nothing twice");
+        assert_eq!(
+            report.tokens.prompt - report.tokens.cached,
+            report.tokens.prefilled,
+            "no preemption, nothing twice"
+        );
     }
 }
 

@@ -28,9 +28,8 @@ pub(super) fn run(args: &ImportArgs) -> Result<(), Failure> {
     let skipped = input.skipped();
     let (mut text, mut rows) = (String::new(), 0u64);
     for session in input {
-        let session = session.map_err(|error| {
-            Failure::failed(error).hint("`--skip-bad` passes over rows that cannot be used")
-        })?;
+        let session = session
+            .map_err(|error| Failure::failed(error).hint("`--skip-bad` passes over rows that cannot be used"))?;
         for call in &session.calls {
             let ids = call.prompt.block_ids().chain(call.prompt.tail.map(|tail| tail.id));
             let ids: Vec<String> = ids.map(|id| id.to_string()).collect();

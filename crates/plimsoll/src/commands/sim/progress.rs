@@ -17,9 +17,9 @@ impl Progress {
         let bar = ProgressBar::no_length();
         if std::io::stderr().is_terminal() {
             // Only for somebody who looks is the trace read twice.
-            let calls = Input::open(&question.trace, question.input).ok().map(|input| {
-                input.map_while(Result::ok).map(|session| session.calls.len() as u64).sum()
-            });
+            let calls = Input::open(&question.trace, question.input)
+                .ok()
+                .map(|input| input.map_while(Result::ok).map(|session| session.calls.len() as u64).sum());
             bar.set_length(calls.unwrap_or(0));
             let template = "{bar:30} {pos}/{len} requests, {per_sec}, {eta} left, {msg}";
             bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
