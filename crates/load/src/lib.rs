@@ -30,7 +30,7 @@ pub use config::{HealthConfig, PolicyKind, SchedulerConfig};
 pub use health::{HealthChange, HealthState};
 pub use latency::{Coefficients, LatencyModel};
 pub use ledger::Counters;
-pub use place::{Candidate, Choice, Placement, Reason, View};
+pub use place::{Candidate, Choice, Load, Loads, Placement, Reason, View};
 pub use routes::RouteSet;
 pub use scheduler::predict::LatencyView;
 pub use scheduler::{PoolLoad, Scheduler};

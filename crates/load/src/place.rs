@@ -61,6 +61,23 @@ pub struct View<'a> {
     pub model: &'a str,
     pub candidates: &'a [Candidate],
     pub tie_fraction: f64,
+    /// The numbers behind the scores, for rules that weigh them otherwise.
+    pub loads: &'a dyn Loads,
+}
+
+/// Works out the numbers of one candidate.
+pub trait Loads: fmt::Debug {
+    fn of(&self, candidate: &Candidate) -> Load;
+}
+
+/// One candidate's load, own plus trusted foreign, before this request is charged.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Load {
+    pub requests: f64,
+    pub uncached_prefill_tokens: f64,
+    pub reserved_kv_tokens: f64,
+    /// Of this request's prompt.
+    pub hit_tokens: f64,
 }
 
 /// Index into [`View::candidates`], and why.

@@ -16,8 +16,7 @@ pub use least_tokens::LeastTokens;
 pub use random::Random;
 pub use sticky::StickyUntilSaturated;
 
-use plimsoll_load::place::Candidate;
-use plimsoll_load::{Placement, PolicyKind};
+use plimsoll_load::{Load, Placement, PolicyKind, View};
 
 /// A rule by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,18 +100,20 @@ impl Policy {
 }
 
 /// The first of those with the least value.
-fn least<'a>(
-    candidates: impl Iterator<Item = (usize, &'a Candidate)>,
-    value: impl Fn(&Candidate) -> f64,
-) -> Option<usize> {
+fn least<'a>(loads: impl Iterator<Item = (usize, &'a Load)>, value: impl Fn(&Load) -> f64) -> Option<usize> {
     let mut best: Option<(usize, f64)> = None;
-    for (index, candidate) in candidates {
-        let value = value(candidate);
+    for (index, load) in loads {
+        let value = value(load);
         if best.is_none_or(|(_, least)| value < least) {
             best = Some((index, value));
         }
     }
     best.map(|(index, _)| index)
+}
+
+/// The numbers of all candidates.
+fn loads(view: &View<'_>) -> Vec<Load> {
+    view.candidates.iter().map(|candidate| view.loads.of(candidate)).collect()
 }
 
 #[cfg(test)]

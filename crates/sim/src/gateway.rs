@@ -204,10 +204,13 @@ impl Gateway {
         self.scheduler.first_token(open.ticket, now);
     }
 
-    /// It has ended well: its engine had `cached_tokens` of its prompt.
-    pub fn completed(&mut self, now: Nanos, open: &Open, cached_tokens: u64) {
+    /// It has ended well: its engine had `cached_tokens` of its prompt; `step` is its mean time between tokens after the first.
+    pub fn completed(&mut self, now: Nanos, open: &Open, cached_tokens: u64, step: Option<Nanos>) {
         let prompt_tokens = open.prompt.tokens();
-        self.scheduler.prefilled(open.ticket, prompt_tokens.saturating_sub(cached_tokens));
+        self.scheduler.prefilled(open.ticket, prompt_tokens.saturating_sub(cached_tokens), cached_tokens);
+        if let Some(step) = step {
+            self.scheduler.decoded(open.ticket, step);
+        }
         self.scheduler.settle(open.ticket, now, AttemptEnd::Ok);
         if self.config.cache_view {
             self.view.reported(now, open.target, &open.prompt, open.believed, cached_tokens);

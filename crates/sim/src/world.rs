@@ -419,13 +419,15 @@ impl<'a> World<'a> {
         let slot = slot(key);
         let Some(request) = self.requests.get_mut(slot).and_then(Option::take) else { return };
         self.free.push(slot as u32);
-        self.gateway.completed(now, &request.open, request.cached_tokens);
+        let first_token = request.first_token.unwrap_or(now);
+        let step = (request.output_tokens > 1).then(|| Nanos(now.since(first_token).0 / (request.output_tokens - 1)));
+        self.gateway.completed(now, &request.open, request.cached_tokens, step);
         let Target { instance, rank } = request.open.target;
         let class: Class = request.open.class;
         let one = Finished {
             number: request.number,
             arrived_ns: request.arrived.0,
-            first_token_ns: request.first_token.unwrap_or(now).0,
+            first_token_ns: first_token.0,
             ended_ns: now.0,
             instance: instance.0,
             rank: rank.0,

@@ -24,7 +24,7 @@ fn nothing_here_chooses_an_engine() {
     assert!(files.len() > 20, "{}", files.len());
     // Words that a rule of choice cannot do without: candidates, their scores, what is believed to be cached, classes, quotas.
     let words = [
-        "Candidate",
+        "view.candidates",
         "Placement for",
         "score_s",
         "expected_wait",
@@ -36,8 +36,8 @@ fn nothing_here_chooses_an_engine() {
     let mut placed = 0;
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
-        placed += text.matches("self.scheduler.place(").count();
         let baseline = file.strip_prefix(root).unwrap().starts_with("baselines") || file.ends_with("baselines.rs");
+        placed += if baseline { 0 } else { text.matches("self.scheduler.place(").count() };
         for word in words.iter().filter(|_| !baseline) {
             assert!(!text.contains(word), "{} has {word:?}: drive the production crates instead", file.display());
         }

@@ -15,10 +15,12 @@ use super::Scheduler;
 use crate::ask::Ask;
 use crate::instance::Instance;
 use crate::ledger::Entry;
-use crate::place::{Candidate, View};
+use crate::place::{Candidate, Load, Loads, View};
+use crate::roster::Roster;
 use crate::verdict::{PlaceError, Placed};
 use candidates::Walk;
 use plimsoll_core::{InstanceId, Nanos};
+use std::fmt;
 use terms::{Price, Terms};
 
 impl Scheduler {
@@ -42,7 +44,8 @@ impl Scheduler {
             return Err(PlaceError::NoCandidate { reasons: walk.reasons() });
         }
         let candidates = &self.scratch[..gathered.best_tier];
-        let view = View { model: &pool.model, candidates, tie_fraction: self.config.tie_fraction };
+        let loads = Numbers { roster: &self.roster, price: &price, ask };
+        let view = View { model: &pool.model, candidates, tie_fraction: self.config.tie_fraction, loads: &loads };
         let choice = self.policy.place(now, &view, ask);
         let Some((choice, &candidate)) = choice.and_then(|c| Some((c, candidates.get(c.index)?))) else {
             return Err(PlaceError::NoCandidate { reasons: walk.reasons() });
@@ -130,6 +133,31 @@ impl Scheduler {
         };
         self.ledger.charge(ask.ticket(), entry, &mut rank.own);
         Ok((stamp.is_trial(), prefill_until))
+    }
+}
+
+/// What a policy may ask of a candidate.
+struct Numbers<'a> {
+    roster: &'a Roster,
+    price: &'a Price,
+    ask: &'a Ask<'a>,
+}
+
+impl fmt::Debug for Numbers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Numbers")
+    }
+}
+
+impl Loads for Numbers<'_> {
+    fn of(&self, candidate: &Candidate) -> Load {
+        let terms = self.price.terms(self.roster.glance(candidate.row), self.ask.held(candidate.target));
+        Load {
+            requests: terms.load.requests,
+            uncached_prefill_tokens: terms.load.uncached_prefill_tokens,
+            reserved_kv_tokens: terms.reserved_kv_tokens,
+            hit_tokens: terms.load.hit_tokens,
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //!
 //! The original keeps a tree of the characters it has sent where; here hits are the cache view's.
 
-use super::least;
+use super::{least, loads};
 use plimsoll_core::Nanos;
 use plimsoll_load::{Ask, Choice, Placement, Reason, View};
 
@@ -19,14 +19,14 @@ pub struct CacheThreshold;
 
 impl Placement for CacheThreshold {
     fn place(&mut self, _now: Nanos, view: &View<'_>, ask: &Ask<'_>) -> Option<Choice> {
-        let all = || view.candidates.iter().enumerate();
-        let loads = || view.candidates.iter().map(|candidate| candidate.requests);
-        let (most, fewest) = (loads().fold(0.0, f64::max), loads().fold(f64::INFINITY, f64::min));
+        let loads = loads(view);
+        let requests = || loads.iter().map(|load| load.requests);
+        let (most, fewest) = (requests().fold(0.0, f64::max), requests().fold(f64::INFINITY, f64::min));
         let imbalanced = most - fewest > BALANCE_ABSOLUTE && most > BALANCE_RELATIVE * fewest;
-        let longest = least(all(), |candidate| -candidate.hit_tokens)?;
+        let longest = least(loads.iter().enumerate(), |load| -load.hit_tokens)?;
         let prompt = (ask.charge.uncached_prefill_tokens as f64).max(1.0);
-        let worth = view.candidates[longest].hit_tokens / prompt > CACHE_THRESHOLD;
-        let index = if worth && !imbalanced { longest } else { least(all(), |candidate| candidate.requests)? };
+        let worth = loads[longest].hit_tokens / prompt > CACHE_THRESHOLD;
+        let index = if worth && !imbalanced { longest } else { least(loads.iter().enumerate(), |load| load.requests)? };
         Some(Choice { index, reason: Reason::OtherRule })
     }
 }

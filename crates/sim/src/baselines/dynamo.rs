@@ -10,6 +10,7 @@
 //! one's, less what a running request holds already; the ledger does not know which blocks are shared, so all that is
 //! reserved counts, less this prompt's hit.
 
+use super::loads;
 use plimsoll_core::Nanos;
 use plimsoll_load::{Ask, Choice, Placement, Reason, View};
 use rand::{RngExt as _, SeedableRng as _};
@@ -35,15 +36,12 @@ impl Placement for DynamoCost {
     fn place(&mut self, _now: Nanos, view: &View<'_>, ask: &Ask<'_>) -> Option<Choice> {
         let prompt = ask.charge.uncached_prefill_tokens as f64;
         let own = ask.charge.reserved_kv_tokens as f64;
-        let costs: Vec<f64> = view
-            .candidates
-            .iter()
-            .map(|candidate| {
-                let prefill = (candidate.uncached_prefill_tokens + prompt - candidate.hit_tokens).max(0.0);
-                let decode = candidate.reserved_kv_tokens + own - candidate.hit_tokens;
-                (prefill + decode) / self.block_tokens
-            })
-            .collect();
+        let cost = |load: &plimsoll_load::Load| {
+            let prefill = (load.uncached_prefill_tokens + prompt - load.hit_tokens).max(0.0);
+            let decode = load.reserved_kv_tokens + own - load.hit_tokens;
+            (prefill + decode) / self.block_tokens
+        };
+        let costs: Vec<f64> = loads(view).iter().map(cost).collect();
         let best = costs.iter().copied().fold(f64::INFINITY, f64::min);
         let tied: Vec<usize> = (0..costs.len()).filter(|index| costs[*index] <= best + EQUAL).collect();
         let index = *tied.get(self.draws.random_range(0..tied.len().max(1)))?;

@@ -4,7 +4,7 @@
 //!
 //! The rate is theirs, measured on Qwen3-32B on two H100, and a constant in their code; so it is here.
 
-use super::least;
+use super::{least, loads};
 use plimsoll_core::Nanos;
 use plimsoll_load::{Ask, Choice, Placement, Reason, View};
 
@@ -19,12 +19,13 @@ pub struct StickyUntilSaturated;
 impl Placement for StickyUntilSaturated {
     fn place(&mut self, _now: Nanos, view: &View<'_>, ask: &Ask<'_>) -> Option<Choice> {
         let prompt = (ask.charge.uncached_prefill_tokens as f64).max(1.0);
-        let all = || view.candidates.iter().enumerate();
-        let sticky = all().filter(|(_, candidate)| {
-            candidate.hit_tokens / prompt >= AFFINITY && candidate.uncached_prefill_tokens <= MOST_WAITING_TOKENS
+        let loads = loads(view);
+        let all = || loads.iter().enumerate();
+        let sticky = all().filter(|(_, load)| {
+            load.hit_tokens / prompt >= AFFINITY && load.uncached_prefill_tokens <= MOST_WAITING_TOKENS
         });
-        let load = |candidate: &plimsoll_load::Candidate| candidate.reserved_kv_tokens;
-        let index = least(sticky, load).or_else(|| least(all(), load))?;
+        let tokens = |load: &plimsoll_load::Load| load.reserved_kv_tokens;
+        let index = least(sticky, tokens).or_else(|| least(all(), tokens))?;
         Some(Choice { index, reason: Reason::OtherRule })
     }
 }
