@@ -122,7 +122,7 @@ impl Attempt {
         if !std::mem::replace(&mut self.had_first_token, true) {
             self.shared.first_token(self.ticket);
             if let Some(lane) = &self.lane {
-                lane.first_token(self.ticket.request);
+                lane.first_token(self.ticket.request, self.shared.now());
                 self.shared.traffic.nudge();
             }
         }

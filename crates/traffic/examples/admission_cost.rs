@@ -98,7 +98,7 @@ fn run(engines: usize, queued: u64, tenants: u64) -> (f64, f64) {
         }
         if let Some(key) = gone {
             admission.begun(key, None);
-            admission.first_token(key);
+            admission.first_token(key, now);
             admission.settle(key, now, None, None);
         }
     }

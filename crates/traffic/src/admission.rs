@@ -28,6 +28,7 @@ mod dispatch;
 mod gauge;
 mod jitter;
 mod line;
+mod reserve;
 mod room;
 mod rules;
 mod snapshot;
@@ -50,6 +51,7 @@ use gauge::Gauge;
 use jitter::Jitter;
 use line::{Entry, Line, Waiter};
 use plimsoll_core::{Class, Nanos, RequestId};
+use reserve::Reserve;
 use room::{Need, Room};
 use tenants::Tenants;
 
@@ -72,6 +74,7 @@ pub struct Admission {
     tenants: Tenants,
     line: Line,
     books: Books,
+    reserve: Reserve,
     jitter: Jitter,
     /// When something of a class was admitted last.
     admitted: [Option<Nanos>; 3],
@@ -104,6 +107,7 @@ impl Admission {
             tenants: Tenants::default(),
             line: Line::new(rules.bounds, rules.weights),
             books: Books::default(),
+            reserve: Reserve::default(),
             jitter: Jitter::new(rules.seed),
             admitted: [None; 3],
             outbox: Vec::new(),
@@ -152,7 +156,7 @@ impl Admission {
             self.cancel(arrival.key, now);
         }
         let class = arrival.class;
-        let flight = self.flight(&arrival);
+        let flight = self.flight(&arrival, now);
         self.tenants.asks(&arrival.tenant, class, now, &self.rules);
         self.demand.asked(class, flight.cost(), arrival.prefill_tokens, now);
         let standing = self.standing(class, now);
@@ -194,7 +198,21 @@ impl Admission {
     }
 
     /// Its prefill is over.
-    pub fn first_token(&mut self, key: RequestId) {
+    pub fn first_token(&mut self, key: RequestId, now: Nanos) {
+        let Some(flight) = self.books.advance(key, Stage::Decoding) else { return };
+        self.capacity.served(flight.prefill_tokens);
+        if flight.class == Class::High && flight.first_token_by < now {
+            self.broken_promise(now);
+        }
+    }
+
+    /// Of the high class. Long prefills of the others get fewer engines.
+    fn broken_promise(&mut self, now: Nanos) {
+        self.reserve.missed(now, self.room.engines().saturating_sub(2));
+    }
+
+    /// Its prefill should be over, and nobody saw it.
+    fn end_prefill(&mut self, key: RequestId) {
         if let Some(flight) = self.books.advance(key, Stage::Decoding) {
             self.capacity.served(flight.prefill_tokens);
         }
@@ -225,6 +243,9 @@ impl Admission {
     pub fn cancel(&mut self, key: RequestId, now: Nanos) -> bool {
         self.line.remove(key);
         self.outbox.retain(|decision| decision.key() != key);
+        if self.line.is_empty() {
+            self.capacity.update(now, false);
+        }
         self.close(key, 0, now)
     }
 
@@ -242,7 +263,15 @@ impl Admission {
         true
     }
 
-    fn flight(&self, arrival: &Arrival) -> Flight {
+    /// When its first token is asked for or promised, and whether that was asked.
+    fn first_token_by(&self, arrival: &Arrival, now: Nanos) -> (Nanos, bool) {
+        let tenant = self.rules.tenant(&arrival.tenant);
+        let asked = arrival.first_token_by.or_else(|| tenant.first_token.map(|within| now + within));
+        let promise = || now + self.rules.slo.promise(arrival.prompt_tokens, arrival.class);
+        (asked.unwrap_or_else(promise), asked.is_some())
+    }
+
+    fn flight(&self, arrival: &Arrival, now: Nanos) -> Flight {
         let service = self.service(arrival.service, arrival.prefill_tokens);
         let new_kv = arrival.prefill_tokens.saturating_add(arrival.decode_tokens);
         Flight {
@@ -254,6 +283,7 @@ impl Admission {
             long: arrival.class != Class::High && service.is_some_and(|time| time > self.rules.long_prefill),
             stage: Stage::Waiting,
             due: None,
+            first_token_by: self.first_token_by(arrival, now).0,
         }
     }
 
@@ -267,9 +297,9 @@ impl Admission {
 
     /// Reads a view that is new, and measures the level.
     fn observe(&mut self, now: Nanos, view: &PoolView<'_>) {
-        self.capacity.update(now, !self.line.is_empty());
+        self.reserve.update(now);
         while let Some(key) = self.books.pop_due(now) {
-            self.first_token(key);
+            self.end_prefill(key);
         }
         if self.seen == Some(view.taken_at) {
             return;
@@ -305,8 +335,11 @@ impl Admission {
         self.capacity_tokens_per_s().map_or(0.0, |capacity| (1.0 - above / capacity).clamp(0.0, 1.0))
     }
 
+    /// The higher of what was served under load and what the engines' prefill rates add up to: too low a figure refuses whom there was
+    /// room for, and one that is too high shows in the level.
     fn capacity_tokens_per_s(&self) -> Option<f64> {
-        self.capacity.tokens_per_s().or(self.room.tokens_per_s())
+        let rates = self.room.tokens_per_s()?;
+        Some(self.capacity.tokens_per_s().map_or(rates, |measured| measured.max(rates)))
     }
 
     fn class_limit(&self, share: f64) -> Limit {
@@ -345,10 +378,8 @@ impl Admission {
 
     fn wait(&mut self, now: Nanos, arrival: &Arrival, flight: Flight, standing: Standing) -> Verdict {
         let tenant = self.rules.tenant(&arrival.tenant);
-        let asked = arrival.first_token_by.or_else(|| tenant.first_token.map(|within| now + within));
-        let on_miss = (asked.is_some() || self.rules.slo.enforced).then_some(tenant.on_slo_miss);
-        let promised = || now + self.rules.slo.promise(arrival.prompt_tokens, arrival.class);
-        let first_token_by = asked.unwrap_or_else(promised);
+        let (first_token_by, asked) = self.first_token_by(arrival, now);
+        let on_miss = (asked || self.rules.slo.enforced).then_some(tenant.on_slo_miss);
         let mut give_up = (now + self.rules.max_wait).min(arrival.answer_by);
         if on_miss == Some(OnSloMiss::Refuse) {
             give_up = give_up.min(first_token_by);

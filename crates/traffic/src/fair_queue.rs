@@ -129,6 +129,15 @@ struct Tenant<K, T> {
     start: Virtual,
     weight: u32,
     requests: BTreeMap<(Nanos, u64), Waiting<K, T>>,
+    /// What those cost together.
+    tokens: u64,
+}
+
+impl<K, T> Tenant<K, T> {
+    /// What it holds for its weight.
+    fn held(&self) -> Virtual {
+        (u128::from(self.tokens) << 20) / u128::from(self.weight)
+    }
 }
 
 #[derive(Debug)]
@@ -142,6 +151,8 @@ struct ClassQueue<K, T> {
     ready: BTreeSet<(Virtual, T)>,
     /// Tenants without, that have had more than their share.
     ahead: BTreeSet<(Virtual, T)>,
+    /// Tenants with requests, by what they hold for their weight.
+    held: BTreeSet<(Virtual, T)>,
     /// By arrival.
     arrivals: BTreeMap<u64, (T, Nanos)>,
     depth: Depth,
@@ -167,6 +178,7 @@ impl<K: Ord + Clone, T: Ord + Clone> FairQueue<K, T> {
             tenants: BTreeMap::new(),
             ready: BTreeSet::new(),
             ahead: BTreeSet::new(),
+            held: BTreeSet::new(),
             arrivals: BTreeMap::new(),
             depth: Depth::default(),
         });
@@ -174,7 +186,9 @@ impl<K: Ord + Clone, T: Ord + Clone> FairQueue<K, T> {
     }
 
     /// Lets a request wait; `tenant_weight` is its tenant's share within the class. Where there is no room, the newest
-    /// requests of lower classes make some, the lowest first, and are returned. A key that waits already is replaced.
+    /// requests of lower classes make some, the lowest first, and are returned. Where there are none, the tenant of its own class that
+    /// holds the most for its weight gives up the request that can wait longest, if that is enough and he holds more than the newcomer's would
+    /// then: a queue that one tenant has filled is not full for the others. A key that waits already is replaced.
     ///
     /// # Errors
     /// When that would not be enough. Nothing changes then, and the request comes back.
@@ -189,10 +203,25 @@ impl<K: Ord + Clone, T: Ord + Clone> FairQueue<K, T> {
             below.tokens += depth.tokens;
         }
         if let Some(full) = all.over(&request, below, &self.bounds) {
-            return Err(Rejected { full, request });
+            return match self.take_from_largest(&request, tenant_weight.max(1), all, below) {
+                Some(gone) => {
+                    let mut displaced = self.make_room(&request);
+                    displaced.push(gone);
+                    self.enter(request, tenant_weight.max(1));
+                    Ok(displaced)
+                }
+                None => Err(Rejected { full, request }),
+            };
         }
+        let displaced = self.make_room(&request);
+        self.enter(request, tenant_weight.max(1));
+        Ok(displaced)
+    }
+
+    /// Takes requests of lower classes out until the newcomer fits.
+    fn make_room(&mut self, request: &Waiting<K, T>) -> Vec<Waiting<K, T>> {
         let mut displaced = Vec::new();
-        while self.depth().over(&request, Depth::default(), &self.bounds).is_some() {
+        while self.depth().over(request, Depth::default(), &self.bounds).is_some() {
             // There is one: without them the request fits.
             let lower = Class::ALL.into_iter().rev().take_while(|class| *class > request.class);
             let Some(class) = lower.into_iter().find(|class| self.classes[*class as usize].depth.requests > 0) else {
@@ -201,8 +230,30 @@ impl<K: Ord + Clone, T: Ord + Clone> FairQueue<K, T> {
             let newest = self.classes[class as usize].arrivals.last_key_value().map(|(seq, _)| *seq);
             displaced.extend(newest.and_then(|seq| self.take(class, seq)));
         }
-        self.enter(request, tenant_weight.max(1));
-        Ok(displaced)
+        displaced
+    }
+
+    /// Takes one request from the tenant that holds the most, if that is enough beside all of the lower classes.
+    fn take_from_largest(
+        &mut self,
+        request: &Waiting<K, T>,
+        weight: u32,
+        all: Depth,
+        mut less: Depth,
+    ) -> Option<Waiting<K, T>> {
+        let queue = &self.classes[request.class as usize];
+        let (most, name) = queue.held.last().filter(|(_, name)| *name != request.tenant)?;
+        let own = queue.tenants.get(&request.tenant).map_or(0, |tenant| tenant.tokens);
+        if (u128::from(own.saturating_add(request.cost_tokens)) << 20) / u128::from(weight) >= *most {
+            return None;
+        }
+        let ((_, seq), last) = queue.tenants.get(name)?.requests.last_key_value()?;
+        less.add(last);
+        let seq = *seq;
+        if all.over(request, less, &self.bounds).is_some() {
+            return None;
+        }
+        self.take(request.class, seq)
     }
 
     fn enter(&mut self, request: Waiting<K, T>, weight: u32) {
@@ -217,8 +268,12 @@ impl<K: Ord + Clone, T: Ord + Clone> FairQueue<K, T> {
             start: now,
             weight,
             requests: BTreeMap::new(),
+            tokens: 0,
         });
+        class.held.remove(&(tenant.held(), request.tenant.clone()));
         tenant.weight = weight;
+        tenant.tokens = tenant.tokens.saturating_add(request.cost_tokens);
+        class.held.insert((tenant.held(), request.tenant.clone()));
         if tenant.requests.is_empty() {
             class.ahead.remove(&(tenant.start, request.tenant.clone()));
             tenant.start = tenant.start.max(now);
@@ -309,6 +364,11 @@ impl<K: Ord + Clone, T: Ord + Clone> FairQueue<K, T> {
         let (name, latest_start) = queue.arrivals.remove(&seq)?;
         let tenant = queue.tenants.get_mut(&name)?;
         let request = tenant.requests.remove(&(latest_start, seq))?;
+        queue.held.remove(&(tenant.held(), name.clone()));
+        tenant.tokens -= request.cost_tokens;
+        if !tenant.requests.is_empty() {
+            queue.held.insert((tenant.held(), name.clone()));
+        }
         if tenant.requests.is_empty() {
             let start = tenant.start;
             queue.ready.remove(&(start, name.clone()));

@@ -19,9 +19,12 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::num::NonZeroU32;
 
+mod engines;
 mod exact;
 #[cfg(test)]
 mod tests;
+
+pub use engines::Engines;
 
 /// What may be done with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -77,6 +80,18 @@ pub fn near_expiry<K: Ord>(a: &Job<K>, b: &Job<K>) -> Ordering {
 }
 
 /// Who serves.
+pub trait Serving {
+    /// When `work` nanoseconds of service are done, the last of them being `own` of one request. Never earlier for more work.
+    fn finish(&self, work: u128, own: Nanos) -> Nanos;
+
+    /// When a request is done that needs not wait for others.
+    #[must_use]
+    fn finish_alone(&self, service: Nanos) -> Nanos {
+        self.finish(u128::from(service.0), service)
+    }
+}
+
+/// Equal engines that come free at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
     /// When it can begin: now, or when what is not in the list is done.
@@ -87,18 +102,11 @@ pub struct Pool {
     pub least: Nanos,
 }
 
-impl Pool {
-    /// When `work` nanoseconds of service are done, the last of them being `own` of one request.
+impl Serving for Pool {
     fn finish(&self, work: u128, own: Nanos) -> Nanos {
         let shared = work.div_ceil(u128::from(self.capacity.get()));
         let shared = Nanos(u64::try_from(shared).unwrap_or(u64::MAX));
         self.free_at + shared.max(own).max(self.least)
-    }
-
-    /// When a request is done that needs not wait for others.
-    #[must_use]
-    pub fn finish_alone(&self, service: Nanos) -> Nanos {
-        self.finish(u128::from(service.0), service)
     }
 }
 
@@ -127,7 +135,7 @@ pub struct Verdict<K> {
 /// The largest set of promised requests that can all be served in time, besides everything that may not be refused;
 /// of the largest sets one with the least work; with work that stands fixed, as long as there are at most 1,024 jobs. Nothing depends on the order of `jobs`.
 #[must_use]
-pub fn feasible_set<K: Ord + Copy>(jobs: &[Job<K>], pool: &Pool) -> Verdict<K> {
+pub fn feasible_set<K: Ord + Copy>(jobs: &[Job<K>], pool: &impl Serving) -> Verdict<K> {
     let mut order: Vec<&Job<K>> = jobs.iter().collect();
     order.sort_unstable_by(|a, b| deadline_order(*a, *b));
     let duties = duties(&order, pool);
@@ -174,7 +182,7 @@ pub fn feasible_set<K: Ord + Copy>(jobs: &[Job<K>], pool: &Pool) -> Verdict<K> {
 }
 
 /// Whose deadline must be met if it stays: promised ones, and begun ones that can be in time.
-fn duties<K>(order: &[&Job<K>], pool: &Pool) -> Vec<bool> {
+fn duties<K>(order: &[&Job<K>], pool: &impl Serving) -> Vec<bool> {
     let mut fixed = 0u128;
     let duty = |job: &&Job<K>| match job.standing {
         Standing::Promised => true,
@@ -190,7 +198,7 @@ fn duties<K>(order: &[&Job<K>], pool: &Pool) -> Vec<bool> {
     order.iter().map(duty).collect()
 }
 
-fn verdict<K: Copy>(order: &[&Job<K>], duties: &[bool], kept: &[bool], pool: &Pool) -> Verdict<K> {
+fn verdict<K: Copy>(order: &[&Job<K>], duties: &[bool], kept: &[bool], pool: &impl Serving) -> Verdict<K> {
     let mut verdict = Verdict { kept: Vec::with_capacity(order.len()), refused: Vec::new(), slack: None };
     // Work up to and including each place.
     let mut until = Vec::with_capacity(order.len());

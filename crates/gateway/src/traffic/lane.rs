@@ -5,7 +5,7 @@ use crate::metrics::ModelClass;
 use crate::state::Shared;
 use parking_lot::Mutex;
 use plimsoll_core::{Class, Nanos, RequestId};
-use plimsoll_load::PoolLoad;
+use plimsoll_load::{Coefficients, PoolLoad};
 use plimsoll_traffic::admission::{Admission, Arrival, Decision, PoolView, Rules, Snapshot, Verdict};
 use plimsoll_traffic::level::InstanceLoad;
 use prometheus_client::metrics::counter::Counter;
@@ -17,6 +17,8 @@ use tokio::sync::oneshot;
 /// A view is taken again after this long. Between, admission itself counts what it lets go, so a burst is not let through on an old view;
 /// what ends meanwhile is seen a little late.
 const VIEW_FRESH: Nanos = Nanos::from_millis(5);
+/// And the model of prefill times, which moves slowly.
+const MODEL_FRESH: Nanos = Nanos::from_millis(500);
 /// Weight of one answer in the mean output.
 const OUTPUT_RATE: f64 = 0.05;
 
@@ -48,6 +50,9 @@ struct View {
     /// Share of the tokens charged that engines had really to compute.
     uncached_share: f64,
     scratch: Vec<PoolLoad>,
+    /// How long a prefill takes, as far as engines have shown, and when that was asked.
+    prefill: Option<Coefficients>,
+    prefill_at: Option<Nanos>,
 }
 
 /// What is known of a request before the pool's own figures are applied.
@@ -95,6 +100,9 @@ impl Lane {
         view.refresh(shared, &self.model, now, VIEW_FRESH);
         // A prompt whose hits nobody predicted is mostly cached where such prompts mostly are.
         arrival.prefill_tokens = (arrival.prefill_tokens as f64 * view.uncached_share).ceil() as u64;
+        let hit_tokens = arrival.prompt_tokens.saturating_sub(arrival.prefill_tokens);
+        let seconds = view.prefill.map(|model| model.prefill_s(arrival.prefill_tokens, hit_tokens));
+        arrival.service = seconds.map(Nanos::from_secs_f64);
         match admission.arrive(now, arrival, &view.pool(now)) {
             Verdict::Wait => {
                 let (tell, told) = oneshot::channel();
@@ -141,8 +149,8 @@ impl Lane {
         self.state.lock().admission.begun(key, prefill_until);
     }
 
-    pub(crate) fn first_token(&self, key: RequestId) {
-        self.state.lock().admission.first_token(key);
+    pub(crate) fn first_token(&self, key: RequestId, now: Nanos) {
+        self.state.lock().admission.first_token(key, now);
     }
 
     /// It is over, and took so much as far as engines say.
@@ -195,7 +203,16 @@ impl View {
         if self.taken_at.is_some_and(|at| now.since(at) <= fresh && (fresh > Nanos::ZERO || at == now)) {
             return;
         }
-        shared.with_scheduler(|s| s.pool_loads(model, now, &mut self.scratch));
+        let learnt = self.prefill_at.is_none_or(|at| now.since(at) > MODEL_FRESH);
+        shared.with_scheduler(|s| {
+            s.pool_loads(model, now, &mut self.scratch);
+            if learnt {
+                self.prefill = s.prefill_model(Some(model));
+            }
+        });
+        if learnt {
+            self.prefill_at = Some(now);
+        }
         self.taken_at = Some(now);
         self.loads.clear();
         self.loads.extend(self.scratch.iter().map(|load| InstanceLoad {

@@ -23,10 +23,14 @@ impl Scheduler {
     /// one of those that serve the model and know. `None` while none does, or the model is not served.
     #[must_use]
     pub fn predict_prefill(&self, model: Option<&str>, uncached_tokens: u64, hit_tokens: u64) -> Option<Nanos> {
-        let knows = |latency: &LatencyModel| latency.samples().0 >= ENOUGH;
-        let known = self.known(model, knows);
-        let seconds = Coefficients::median(&known)?.prefill_s(uncached_tokens, hit_tokens);
+        let seconds = self.prefill_model(model)?.prefill_s(uncached_tokens, hit_tokens);
         Some(Nanos::from_secs_f64(seconds))
+    }
+
+    /// The model that [`Scheduler::predict_prefill`] asks, for whoever asks often: its `prefill` half is what counts.
+    #[must_use]
+    pub fn prefill_model(&self, model: Option<&str>) -> Option<Coefficients> {
+        Coefficients::median(&self.known(model, |latency| latency.samples().0 >= ENOUGH))
     }
 
     /// Time of a decode step in a batch of `batch` sequences that hold `kv_tokens`, likewise.

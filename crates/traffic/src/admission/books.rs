@@ -33,6 +33,8 @@ pub(crate) struct Flight {
     pub stage: Stage,
     /// When its prefill is taken to be over.
     pub due: Option<Nanos>,
+    /// When its first token was asked for or promised.
+    pub first_token_by: Nanos,
 }
 
 impl Flight {

@@ -1,8 +1,8 @@
 //! What the pool really serves, in the tokens that are admitted: measured while it had all it could take.
 //!
-//! Quotas are shares of it. The rates of the engines' prefill are a first guess, but what bounds a pool is often its decode, and the
-//! mixture moves; so the guess is replaced by what was served in a span of time in which something waited throughout. A span in which
-//! nothing waited says what was asked and not what could be done, and counts for nothing. A higher figure is believed quickly and a
+//! Quotas are shares of it. The rates of the engines' prefill are the least of it; output is charged too, and what a pool does of both is
+//! only seen: in a span of time in which something waited and no engine had room throughout. Any other span says what was asked, or
+//! let go, and not what could be done, and counts for nothing. A higher figure is believed quickly and a
 //! lower one slowly: an estimate that followed its own refusals down would never come back.
 
 use plimsoll_core::Nanos;
@@ -15,7 +15,7 @@ const DOWN: f64 = 0.1;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Capacity {
     estimate: Option<f64>,
-    /// Start of the span that runs; `None` while nothing waits.
+    /// Start of the span that runs; `None` while the pool is not full.
     since: Option<Nanos>,
     served: u64,
 }
@@ -25,9 +25,9 @@ impl Capacity {
         self.served = self.served.saturating_add(tokens);
     }
 
-    /// `waits`: something waited from the last call until now.
-    pub(crate) fn update(&mut self, now: Nanos, waits: bool) {
-        if !waits {
+    /// `full`: something waits and no engine has room; whatever changes that is told at once.
+    pub(crate) fn update(&mut self, now: Nanos, full: bool) {
+        if !full {
             self.since = None;
             return;
         }

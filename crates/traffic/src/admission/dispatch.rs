@@ -2,12 +2,12 @@
 
 use super::books::{Flight, Stage};
 use super::line::Waiter;
+use super::room::Need;
 use super::rules::OnSloMiss;
 use super::verdict::{Decision, Go, GoWhy, Refusal, Rule};
 use super::{Admission, PoolView};
-use crate::slo::{Pool, feasible_set};
-use plimsoll_core::{Nanos, RequestId};
-use std::num::NonZeroU32;
+use crate::slo::{Engines, feasible_set};
+use plimsoll_core::{Class, Nanos, RequestId};
 
 /// The feasible set is looked at again at most this often. It takes some 30 us; what changes meanwhile is seen by the next
 /// look, and nobody is let go who cannot keep his promise.
@@ -17,9 +17,6 @@ const SLO_EVERY: Nanos = Nanos::from_millis(5);
 const SLO_WINDOW: usize = 512;
 /// How long until a request that waits is looked at again though nothing was heard of the pool.
 const LOOK_AGAIN: Nanos = Nanos::from_millis(20);
-/// Of the part of the engines that the high class asks for, held back for it: it does not come evenly.
-const HELD_BACK: f64 = 1.5;
-
 impl Admission {
     /// Lets go whoever may, and refuses whoever must. To be called when a request was answered with [`super::Verdict::Wait`], when the
     /// pool changed, and at [`Admission::next_look`]. Each key that waits comes out once.
@@ -37,6 +34,8 @@ impl Admission {
             let rule = if waiter.answer_by <= now { Rule::Deadline } else { Rule::WaitBudget };
             self.turn_away(key, &waiter, rule, self.drain_time(), None, now);
         }
+        // What waits because something is held back from it says nothing of what the pool can do.
+        self.capacity.update(now, !self.line.is_empty() && !self.room.fits(Need::default()));
         std::mem::take(&mut self.outbox)
     }
 
@@ -60,12 +59,10 @@ impl Admission {
         flight.long && self.most_long_prefills(now).is_some_and(|most| self.books.long_prefills() >= most)
     }
 
-    /// Engines that long requests of the lower classes may keep at once: all but what the high class asks for, and always one. `None`: any
-    /// number.
+    /// Engines that long requests of the lower classes may keep at once; `None`: any number, the high class asks for nothing.
     pub(super) fn most_long_prefills(&self, now: Nanos) -> Option<usize> {
         let demand = self.demand.high_prefill_tokens_per_s(now, self.rules.demand_memory)?;
-        let reserved = (demand / self.room.mean_tokens_per_s()? * HELD_BACK).ceil().max(1.0) as usize;
-        Some(self.room.engines().saturating_sub(reserved).max(1))
+        Some(self.reserve.most_long(self.room.engines(), demand / self.room.mean_tokens_per_s()?))
     }
 
     fn serve(&mut self, now: Nanos) {
@@ -106,10 +103,8 @@ impl Admission {
             return;
         }
         (self.changed, self.slo_ran, self.slo_due) = (false, Some(now), None);
-        let (Some(rate), Some(engines)) = (self.room.tokens_per_s(), engines(self.room.engines())) else { return };
-        let in_front = Nanos::from_secs_f64(self.room.backlog_tokens() as f64 / rate);
-        let pool = Pool { free_at: now + in_front, capacity: engines, least: Nanos::ZERO };
-        let verdict = feasible_set(&self.line.jobs(SLO_WINDOW), &pool);
+        let Some(engines) = Engines::new(self.room.free_at(now)) else { return };
+        let verdict = feasible_set(&self.line.jobs(SLO_WINDOW), &engines);
         self.slo_due = verdict.slack.map(|slack| now + slack);
         for refused in verdict.refused {
             if let Some(waiter) = self.line.get(refused.key).copied() {
@@ -131,6 +126,9 @@ impl Admission {
     fn miss(&mut self, key: RequestId, waiter: &Waiter, finish: Option<Nanos>, now: Nanos) {
         let finish = finish.unwrap_or(now + waiter.service.unwrap_or(Nanos::ZERO));
         let over = finish.since(waiter.first_token_by);
+        if waiter.class == Class::High {
+            self.broken_promise(now);
+        }
         self.turn_away(key, waiter, Rule::SloUnattainable, Some(over), Some(finish.since(waiter.arrived)), now);
     }
 
@@ -167,8 +165,4 @@ impl Admission {
         self.close(key, 0, now);
         self.outbox.push(Decision::Refuse { key, refusal });
     }
-}
-
-fn engines(count: usize) -> Option<NonZeroU32> {
-    NonZeroU32::new(u32::try_from(count).unwrap_or(u32::MAX))
 }

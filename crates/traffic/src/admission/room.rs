@@ -11,9 +11,10 @@
 use super::ask::PoolView;
 use super::rules::Rules;
 use crate::level::InstanceLoad;
+use plimsoll_core::Nanos;
 
 /// What one request takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Need {
     pub prefill_tokens: u64,
     pub kv_tokens: u64,
@@ -93,6 +94,11 @@ impl Room {
     fn shortest(&self, of: impl Fn(&Slot) -> bool) -> Option<usize> {
         let waits = self.slots.iter().enumerate().filter(|(_, slot)| of(slot)).map(|(at, slot)| (at, slot.wait_s()));
         waits.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(at, _)| at)
+    }
+
+    /// When each engine has done what is in front of it; one whose rate is not known has now.
+    pub(crate) fn free_at(&self, now: Nanos) -> Vec<Nanos> {
+        self.slots.iter().map(|slot| now + Nanos::from_secs_f64(slot.wait_s())).collect()
     }
 
     /// Tokens of prefill that the pool does per second. Engines whose rate is not known are taken for the mean of those

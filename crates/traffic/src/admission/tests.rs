@@ -1,3 +1,4 @@
+mod overload;
 mod properties;
 mod world;
 
@@ -97,6 +98,19 @@ fn who_cannot_be_in_time_is_told_so_at_once() {
     assert!(refusal.predicted.unwrap() > seconds(2.0), "{refusal}");
     assert!(refusal.retry_after >= seconds(1.0));
     assert!(refusal.to_string().contains("slo_unattainable"), "{refusal}");
+}
+
+/// Seen with four engines in timing mode: three of them at long prefills, and nine in ten short requests with a second's time were refused.
+#[test]
+fn engines_at_long_prefills_make_nothing_impossible_that_another_can_do() {
+    let mut world = World::new(Rules::default(), &[KNOWN; 2]);
+    world.arrive(plain(Class::High, 16_000));
+    world.arrive(plain(Class::High, 4_100));
+    let hasty = Arrival { first_token_by: Some(world.now + seconds(1.0)), ..plain(Class::High, 1_000) };
+    let key = world.arrive(hasty);
+    world.run_until_quiet();
+    assert!(matches!(world.ends[&key], End::FirstToken { .. }), "{:?}", world.ends[&key]);
+    assert!(world.wait_of(key).unwrap() <= seconds(1.0));
 }
 
 #[test]

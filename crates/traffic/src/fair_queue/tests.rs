@@ -38,6 +38,24 @@ fn a_tenant_with_ten_times_the_requests_gets_its_share_and_no_more() {
 }
 
 #[test]
+fn a_queue_that_one_tenant_has_filled_is_not_full_for_the_others() {
+    let mut queue = Queue::new(Bounds { requests: 10, ..WIDE }, Weights::default());
+    for key in 0..10 {
+        queue.push(waiting(key, Class::Medium, 0, 100), 1).unwrap();
+    }
+    let mut left = Vec::new();
+    for key in 10..20 {
+        match queue.push(waiting(key, Class::Medium, 1, 100), 1) {
+            Ok(displaced) => left.extend(displaced.into_iter().map(|one| one.key)),
+            Err(rejected) => left.push(rejected.request.key),
+        }
+    }
+    assert_eq!(left, [9, 8, 7, 6, 5, 15, 16, 17, 18, 19], "until both hold the same; who can wait longest gives way");
+    assert!(queue.push(waiting(20, Class::Medium, 0, 100), 1).is_err(), "nobody displaces himself");
+    assert!(queue.push(waiting(21, Class::Low, 2, 1), 1).is_err(), "nor a higher class");
+}
+
+#[test]
 fn idling_saves_nothing_up_and_coming_back_pays_for_what_was_had() {
     let mut queue = Queue::new(WIDE, Weights::default());
     // Tenant 0 is served alone for a while.
@@ -150,9 +168,13 @@ proptest! {
                     match queue.push(one.clone(), weight) {
                         Ok(displaced) => {
                             for lost in displaced {
-                                prop_assert!(lost.class > class, "only lower classes give way");
                                 let least = held.values().map(|one| one.class).max();
-                                prop_assert_eq!(least, Some(lost.class), "the lowest first");
+                                if lost.class == class {
+                                    prop_assert!(lost.tenant != tenant, "nobody displaces himself");
+                                } else {
+                                    prop_assert_eq!(least, Some(lost.class), "the lowest first");
+                                    prop_assert!(lost.class > class, "only lower classes give way");
+                                }
                                 prop_assert_eq!(held.remove(&lost.key), Some(lost));
                             }
                             held.insert(one.key, one);

@@ -6,13 +6,13 @@
 //! application to resource allocation and sequencing problems", Management Science 16(1), 1969): the least work with which each number of
 //! requests can be kept, request by request in deadline order. O(n^2), so for at most [`MOST`] requests.
 
-use super::{Job, Pool, Standing};
+use super::{Job, Serving, Standing};
 
 /// Beyond so many the rule's answer stands.
 pub(super) const MOST: usize = 1_024;
 
 /// Which of the jobs, in deadline order, are kept. `duties` as in the rule.
-pub(super) fn largest<K>(order: &[&Job<K>], duties: &[bool], pool: &Pool) -> Vec<bool> {
+pub(super) fn largest<K>(order: &[&Job<K>], duties: &[bool], pool: &impl Serving) -> Vec<bool> {
     let promised = order.iter().filter(|job| job.standing == Standing::Promised).count();
     // Least work of promised requests with which `k` of them are kept, by `k`.
     let mut least: Vec<Option<u128>> = vec![None; promised + 1];

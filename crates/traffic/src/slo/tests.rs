@@ -124,6 +124,23 @@ fn several_leave_for_those_behind_fixed_work() {
 }
 
 proptest! {
+    /// Exactly when the engines together have done the work, each from the time it comes free.
+    #[test]
+    fn engines_finish_when_their_work_is_done(
+        free_at in prop::collection::vec(0u64..50, 1..7), work in 0u64..200, own in 0u64..50,
+    ) {
+        let engines = Engines::new(free_at.iter().copied().map(Nanos).collect()).unwrap();
+        let done = |at: u64| free_at.iter().map(|free| at.saturating_sub(*free)).sum::<u64>() >= work;
+        let shared = (0..).find(|at| *at >= *free_at.iter().min().unwrap() && done(*at)).unwrap();
+        let expected = shared.max(free_at.iter().min().unwrap() + own);
+        prop_assert_eq!(engines.finish(work.into(), Nanos(own)), Nanos(expected));
+        let equal = Engines::new(vec![Nanos(7); free_at.len()]).unwrap();
+        let pool = pool(free_at.len() as u32, 7, 0);
+        prop_assert_eq!(equal.finish(work.into(), Nanos(own)), pool.finish(work.into(), Nanos(own)));
+    }
+}
+
+proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]

@@ -153,7 +153,7 @@ impl World {
             }
         }
         for key in done {
-            self.admission.first_token(key);
+            self.admission.first_token(key, self.now);
             self.admission.settle(key, self.now, None, None);
             self.end(key, End::FirstToken { at: self.now });
         }

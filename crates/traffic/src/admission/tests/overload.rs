@@ -1,0 +1,75 @@
+//! A flash crowd in virtual time: twice what four engines can prefill, most of it long and cold.
+//!
+//! The engines serve in order of arrival and put nothing aside, which is the hard case: a short request behind a long prefill waits for its end.
+
+use super::world::{End, World, plain};
+use crate::admission::{Arrival, Rules};
+use plimsoll_core::{Class, Nanos, RequestId};
+
+const RATE: f64 = 8_700.0;
+const ENGINES: usize = 4;
+const SECONDS: u64 = 120;
+
+struct Outcome {
+    /// Part of the high class's requests with their first token within two seconds, refusals counted as late.
+    high_in_time: f64,
+    high_refused: usize,
+    low_served: usize,
+    low_refused: usize,
+    /// Part of what the engines could do that was done.
+    utilisation: f64,
+}
+
+fn flash_crowd(rules: Rules, high_within: Option<Nanos>) -> Outcome {
+    let mut world = World::new(rules, &[Some(RATE); ENGINES]);
+    let mut keys: [Vec<RequestId>; 3] = Default::default();
+    let mut state = 7u64;
+    let mut uniform = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 11) as f64 / (1u64 << 53) as f64
+    };
+    // Poisson arrivals: per second, class, tokens.
+    let streams = [(20.0, Class::High, 300), (1.0, Class::Medium, 6_000), (3.3, Class::Low, 20_000)];
+    for _ in 0..SECONDS * 200 {
+        for (per_s, class, tokens) in streams {
+            if uniform() < per_s * 0.005 {
+                let first_token_by = high_within.filter(|_| class == Class::High).map(|within| world.now + within);
+                keys[class as usize].push(world.arrive(Arrival { first_token_by, ..plain(class, tokens) }));
+            }
+        }
+        world.step();
+    }
+    let served = |key: &RequestId| matches!(world.ends.get(key), Some(End::FirstToken { .. }));
+    let in_time = |key: &&RequestId| served(key) && world.wait_of(**key) <= Some(Nanos::from_secs(2));
+    let refused = |class: Class| keys[class as usize].iter().filter(|key| world.refusal(**key).is_some()).count();
+    let tokens: u64 = world.ends.keys().filter(|key| served(key)).map(|key| world.arrived[key].prefill_tokens).sum();
+    let high = &keys[Class::High as usize];
+    Outcome {
+        high_in_time: high.iter().filter(in_time).count() as f64 / high.len() as f64,
+        high_refused: refused(Class::High),
+        low_served: keys[Class::Low as usize].iter().filter(|key| served(key)).count(),
+        low_refused: refused(Class::Low),
+        utilisation: tokens as f64 / (SECONDS as f64 * RATE * ENGINES as f64),
+    }
+}
+
+#[test]
+fn the_high_class_is_served_in_time_through_a_flash_crowd_and_low_takes_the_rest() {
+    for within in [None, Some(Nanos::from_secs(2))] {
+        let outcome = flash_crowd(Rules::default(), within);
+        assert!(outcome.high_in_time >= 0.99, "{}", outcome.high_in_time);
+        assert_eq!(outcome.high_refused, 0);
+        assert!(outcome.low_served > 90 && outcome.low_refused > 200, "{} {}", outcome.low_served, outcome.low_refused);
+        assert!(outcome.utilisation > 0.8, "{}", outcome.utilisation);
+    }
+}
+
+/// The same without any of it: what the test above is worth.
+#[test]
+fn without_control_the_crowd_takes_all() {
+    let ever = Nanos::from_secs(1_000_000);
+    let rules = Rules { engine_queue: ever, target_wait: ever, long_prefill: Nanos::MAX, ..Rules::default() };
+    let outcome = flash_crowd(rules, None);
+    assert!(outcome.high_in_time < 0.1, "{}", outcome.high_in_time);
+    assert!(outcome.utilisation > 0.95, "{}", outcome.utilisation);
+}
