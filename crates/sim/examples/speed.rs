@@ -17,7 +17,7 @@ fn config(profile: &str, instances: u32, policy: PolicyKind, block_tokens: u64) 
     let profile = plimsoll_timing::find(profile).expect("a built-in profile");
     let shape = EngineShape::of(&profile.serving, block_tokens);
     Config {
-        fleet: FleetConfig { instances, ranks: 1, gpus_per_instance: profile.gpus(), shape, time: Box::new(profile) },
+        fleet: FleetConfig::of(profile, instances, shape),
         gateway: GatewayConfig {
             scheduler: SchedulerConfig { policy, record_candidates: 0, ..SchedulerConfig::default() },
             ..GatewayConfig::default()
@@ -26,6 +26,8 @@ fn config(profile: &str, instances: u32, policy: PolicyKind, block_tokens: u64) 
         longest_pause: None,
         slo: Slo::default(),
         single_steps: false,
+        changes: Vec::new(),
+        mover: None,
         setup: Setup::default(),
     }
 }

@@ -95,6 +95,16 @@ impl Collector {
         self.last_end = self.last_end.max(at);
     }
 
+    /// It was accepted and gets no answer.
+    pub(crate) fn failed(&mut self, at: Nanos, class: Class) {
+        self.requests.failed += 1;
+        let of = self.classes.entry(class).or_default();
+        of.requests += 1;
+        of.refused += 1;
+        self.series.refused(at);
+        self.last_end = self.last_end.max(at);
+    }
+
     pub(crate) fn first_token(&mut self, at: Nanos, arrived: Nanos, prompt_tokens: u64, cached_tokens: u64) {
         let ttft = at.since(arrived);
         self.ttft.record(ttft.0);
@@ -137,7 +147,7 @@ impl Collector {
         self.last_end.since(self.first_arrival.unwrap_or(Nanos::ZERO))
     }
 
-    pub(crate) fn tokens(&self, prefilled: u64) -> Tokens {
+    pub(crate) fn tokens(&self, prefilled: u64, loaded: u64) -> Tokens {
         let seconds = self.duration().as_secs_f64();
         let per_s = |tokens: u64| if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
         let share = |part: f64, whole: u64| if whole > 0 { part / whole as f64 } else { 0.0 };
@@ -146,6 +156,7 @@ impl Collector {
             cached: self.cached_tokens,
             output: self.output_tokens,
             prefilled,
+            loaded,
             hit_rate: share(self.cached_tokens as f64, self.prompt_tokens),
             hit_rate_mean_of_requests: share(self.hit_millionths as f64 / 1e6, self.answered),
             output_per_s: per_s(self.output_tokens),

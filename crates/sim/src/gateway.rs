@@ -46,6 +46,41 @@ impl Default for GatewayConfig {
     }
 }
 
+/// Who asks for a place.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    pub request: u64,
+    pub leg: u8,
+    pub attempt: u8,
+    pub role: LegRole,
+    /// Names of the prompt's full blocks.
+    pub names: &'a [BlockName],
+    pub prompt_tokens: u64,
+    pub exclude: &'a [InstanceId],
+    /// Nobody else will do: a running request moves there.
+    pub only: Option<Target>,
+    /// Its KV comes with it.
+    pub computed: bool,
+}
+
+impl<'a> Wanted<'a> {
+    /// The first attempt of a whole request.
+    #[must_use]
+    pub fn new(request: u64, names: &'a [BlockName], prompt_tokens: u64) -> Self {
+        Wanted {
+            request,
+            leg: 0,
+            attempt: 0,
+            role: LegRole::Unified,
+            names,
+            prompt_tokens,
+            exclude: &[],
+            only: None,
+            computed: false,
+        }
+    }
+}
+
 /// A request that has its place.
 #[derive(Debug)]
 pub struct Open {
@@ -55,6 +90,16 @@ pub struct Open {
     /// Prompt tokens that the target was believed to have.
     pub believed: Hit,
     prompt: Prompt,
+    /// Its engine computes nothing of its prompt.
+    computed: bool,
+}
+
+impl Open {
+    /// Names of its prompt's full blocks.
+    #[must_use]
+    pub fn names(&self) -> &[BlockName] {
+        self.prompt.chains().next().map_or(&[], |(_, names)| names)
+    }
 }
 
 /// Scheduler, view and the events that are on their way to it.
@@ -119,11 +164,19 @@ impl Gateway {
         self.heard[at] = vec![0; usize::from(ranks.max(1))];
     }
 
-    /// It is gone, with what is believed of it.
-    pub fn remove(&mut self, id: InstanceId, ranks: u16) {
-        self.scheduler.remove_instance(id);
-        targets(id, ranks).for_each(|target| self.view.remove(target));
+    /// Its process is gone: nothing is believed of it any more, and nothing it said is on its way.
+    pub fn lost(&mut self, id: InstanceId, ranks: u16) {
+        if !self.config.cache_view {
+            return;
+        }
         self.events.retain(|(_, target, _)| target.instance != id);
+        for target in targets(id, ranks) {
+            self.view.remove(target);
+            self.view.add(target, EngineKind::Sglang, Some(self.block_tokens));
+            if let Some(heard) = self.heard.get_mut(id.0 as usize) {
+                heard[usize::from(target.rank.0)] = 0;
+            }
+        }
     }
 
     /// A rank has something to tell of its cache.
@@ -160,43 +213,46 @@ impl Gateway {
     ///
     /// # Errors
     /// When nobody can take it.
-    pub fn place(
-        &mut self,
-        now: Nanos,
-        request: u64,
-        attempt: u8,
-        names: &[BlockName],
-        prompt_tokens: u64,
-        exclude: &[InstanceId],
-    ) -> Result<Open, PlaceError> {
+    pub fn place(&mut self, now: Nanos, wanted: &Wanted<'_>) -> Result<Open, PlaceError> {
         self.hear(now);
+        let Wanted { prompt_tokens, names, .. } = *wanted;
         let family = Family { format: NameFormat::Sglang, block_tokens: self.block_tokens };
         let prompt = Prompt::of_names(family, names.to_vec(), prompt_tokens);
         self.hits.clear();
         let mut best = None;
-        if self.config.cache_view {
+        if self.config.cache_view && !wanted.computed {
             let found = self.view.hits(now, &prompt);
             best = Some(found.values().map(Hit::tokens).max().unwrap_or(0));
             let held = |hit: &Hit| HeldTokens { device_tokens: hit.device_tokens, host_tokens: hit.host_tokens };
             self.hits.extend(found.iter().map(|(target, hit)| (*target, held(hit))));
         }
         let class = classify(&self.config.classes, prompt_tokens, best, 0).class;
+        let others: Vec<InstanceId> = match wanted.only {
+            Some(only) => {
+                let all = self.scheduler.instances(now).into_iter().map(|instance| instance.id);
+                all.filter(|id| *id != only.instance).collect()
+            }
+            None => Vec::new(),
+        };
         let ask = Ask {
-            request: RequestId(u128::from(request)),
-            attempt,
+            request: RequestId(u128::from(wanted.request)),
+            leg: wanted.leg,
+            attempt: wanted.attempt,
+            role: wanted.role,
             model: Some(MODEL),
             charge: Charge {
-                uncached_prefill_tokens: prompt_tokens,
+                uncached_prefill_tokens: if wanted.computed { 0 } else { prompt_tokens },
                 reserved_kv_tokens: prompt_tokens + self.config.assumed_output_tokens,
                 sequences: 1,
             },
             hits: &self.hits,
-            exclude,
+            exclude: if wanted.only.is_some() { &others } else { wanted.exclude },
             ..Ask::default()
         };
         let Placed { target, ticket, .. } = self.scheduler.place(now, &ask)?;
-        let believed = if self.config.cache_view { self.view.routed(now, target, &prompt) } else { Hit::default() };
-        Ok(Open { ticket, target, class, believed, prompt })
+        let tells = self.config.cache_view && !wanted.computed;
+        let believed = if tells { self.view.routed(now, target, &prompt) } else { Hit::default() };
+        Ok(Open { ticket, target, class, believed, prompt, computed: wanted.computed })
     }
 
     /// Prefill is over.
@@ -207,12 +263,14 @@ impl Gateway {
     /// It has ended well: its engine had `cached_tokens` of its prompt; `step` is its mean time between tokens after the first.
     pub fn completed(&mut self, now: Nanos, open: &Open, cached_tokens: u64, step: Option<Nanos>) {
         let prompt_tokens = open.prompt.tokens();
-        self.scheduler.prefilled(open.ticket, prompt_tokens.saturating_sub(cached_tokens), cached_tokens);
+        if !open.computed {
+            self.scheduler.prefilled(open.ticket, prompt_tokens.saturating_sub(cached_tokens), cached_tokens);
+        }
         if let Some(step) = step {
             self.scheduler.decoded(open.ticket, step);
         }
         self.scheduler.settle(open.ticket, now, AttemptEnd::Ok);
-        if self.config.cache_view {
+        if self.config.cache_view && !open.computed {
             self.view.reported(now, open.target, &open.prompt, open.believed, cached_tokens);
         }
     }

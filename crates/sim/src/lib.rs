@@ -11,6 +11,7 @@ pub mod baselines;
 pub mod collect;
 pub mod compare;
 pub mod engine;
+pub mod experiment;
 pub mod gateway;
 pub mod histogram;
 pub mod html;

@@ -8,7 +8,8 @@ use crate::engine::{EngineShape, Reserve};
 use crate::gateway::GatewayConfig;
 use crate::input::{Input, InputOptions};
 use crate::report::{Report, Setup};
-use crate::world::{Config, FleetConfig, RunError, Watcher, run};
+use crate::tier::TierConfig;
+use crate::world::{Change, Config, FleetConfig, KvBalance, Mover, RunError, Watcher, run};
 use plimsoll_core::Nanos;
 use plimsoll_load::SchedulerConfig;
 use plimsoll_timing::{Kernel, Profile};
@@ -42,6 +43,17 @@ pub struct Question {
     pub event_lag: Nanos,
     pub assumed_output_tokens: u64,
     pub single_steps: bool,
+    /// Engines that take requests over after their prefill; the others then prefill only.
+    pub decode_instances: u32,
+    /// Bytes per second from one engine to another.
+    pub network_bytes_per_s: Option<f64>,
+    /// Memory of the host below each rank.
+    pub host: Option<TierConfig>,
+    /// A pool for the whole fleet.
+    pub pool: Option<TierConfig>,
+    /// Running requests move to even out KV.
+    pub balance_kv: bool,
+    pub changes: Vec<(Nanos, Change)>,
 }
 
 /// How a decode kernel cuts its work (`workloads.md` section 3).
@@ -86,6 +98,12 @@ impl Question {
             event_lag: gateway.event_lag,
             assumed_output_tokens: gateway.assumed_output_tokens,
             single_steps: false,
+            decode_instances: 0,
+            network_bytes_per_s: None,
+            host: None,
+            pool: None,
+            balance_kv: false,
+            changes: Vec::new(),
         }
     }
 
@@ -156,14 +174,13 @@ impl Question {
             record_candidates: 0,
             ..SchedulerConfig::default()
         };
+        let mut fleet = FleetConfig::of(profile, self.instances, shape);
+        fleet.gpus_per_instance = fleet.gpus_per_instance / u32::from(fleet.ranks) * u32::from(ranks);
+        fleet.ranks = ranks;
+        (fleet.host, fleet.pool, fleet.decode_instances) = (self.host, self.pool, self.decode_instances);
+        fleet.network.bytes_per_s = self.network_bytes_per_s.unwrap_or(fleet.network.bytes_per_s);
         Config {
-            fleet: FleetConfig {
-                instances: self.instances,
-                ranks,
-                gpus_per_instance: profile.machine.tensor_parallel * u32::from(ranks),
-                shape,
-                time: Box::new(profile),
-            },
+            fleet,
             gateway: GatewayConfig {
                 scheduler,
                 placement: self.policy.placement(self.seed, block_tokens),
@@ -176,6 +193,8 @@ impl Question {
             longest_pause: self.longest_pause,
             slo: self.slo,
             single_steps: self.single_steps,
+            changes: self.changes.clone(),
+            mover: self.balance_kv.then(|| Box::new(KvBalance::default()) as Box<dyn Mover>),
             setup,
         }
     }
@@ -204,6 +223,15 @@ impl Question {
         put(assumed != usual.assumed_output_tokens, "assumed_output_tokens", assumed.to_string());
         let starts = self.input.starts_per_s;
         put(starts != usual.input.starts_per_s, "starts_per_s", starts.to_string());
+        put(self.decode_instances > 0, "decode_instances", self.decode_instances.to_string());
+        let network = self.network_bytes_per_s.map_or_else(String::new, |bytes| (bytes / 1e9).to_string());
+        put(self.network_bytes_per_s.is_some(), "network_gb_s", network);
+        for (name, tier) in [("host", self.host), ("pool", self.pool)] {
+            let text = tier.map(|tier| format!("{} tokens at {} GB/s", tier.capacity_tokens, tier.bytes_per_s / 1e9));
+            put(tier.is_some(), name, text.unwrap_or_default());
+        }
+        put(self.balance_kv, "balance_kv", "on".to_owned());
+        put(!self.changes.is_empty(), "changes", format!("{:?}", self.changes));
         settings
     }
 }

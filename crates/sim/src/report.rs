@@ -4,6 +4,7 @@
 
 use crate::histogram::Summary;
 use crate::series::Columns;
+use crate::world::MoveFigures;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ pub struct Report {
     /// And of it, with prefill in the step.
     pub prefill_share: f64,
     pub preemptions: u64,
+    pub moves: MoveFigures,
     pub classes: BTreeMap<String, ClassFigures>,
     pub instances: Vec<InstanceFigures>,
     pub over_time: Columns,
@@ -78,6 +80,8 @@ pub struct Tokens {
     pub output: u64,
     /// Computed in prefill, what was computed again after preemptions included.
     pub prefilled: u64,
+    /// Loaded from below in place of being computed.
+    pub loaded: u64,
     /// `cached / prompt`.
     pub hit_rate: f64,
     /// The same of each request, averaged.
@@ -98,6 +102,8 @@ pub struct ClassFigures {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct InstanceFigures {
+    /// `unified`, `prefill` or `decode`.
+    pub role: String,
     pub requests: u64,
     /// Of all requests.
     pub share: f64,
@@ -127,6 +133,7 @@ impl Report {
             busy_share: 0.0,
             prefill_share: 0.0,
             preemptions: 0,
+            moves: MoveFigures::default(),
             classes: BTreeMap::new(),
             instances: Vec::new(),
             over_time: Columns::default(),

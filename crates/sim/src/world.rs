@@ -1,34 +1,35 @@
 //! The run itself: sessions ask, the gateway chooses, engines compute, and each hears of the others what it would hear.
 
+mod changes;
+mod fleet;
+mod legs;
+mod moves;
+mod outcome;
+mod requests;
+
+pub use changes::{Change, StartUp};
+pub use fleet::FleetConfig;
+pub use moves::{KvBalance, Move, MoveFigures, Mover, Running};
+
 use crate::agenda::Agenda;
 use crate::collect::{Collector, Finished, Slo};
-use crate::engine::{EngineShape, Happened, Instance, Job, Key};
-use crate::gateway::{Gateway, GatewayConfig, Open};
-use crate::names;
-use crate::report::{FORMAT, InstanceFigures, Report, Setup};
+use crate::engine::{Happened, Instance, Key};
+use crate::gateway::{Gateway, GatewayConfig};
+use crate::report::{Report, Setup};
 use crate::series::Sample;
 use crate::session::{SessionSlot, Sessions};
-use crate::step_time::{FS_PER_NS, StepClock, StepTime};
-use plimsoll_core::{BlockName, Class, InstanceId, LegRole, Nanos, Rank, Target};
-use plimsoll_load::{AttemptEnd, PlaceError};
+use crate::step_time::StepClock;
+use fleet::Engine;
+use moves::Moves;
+use plimsoll_core::{BlockName, InstanceId, Nanos, Rank, Target};
 use plimsoll_workload::Session;
+use requests::Request;
 
 #[cfg(test)]
 mod tests;
 
 /// A trace, session by session, in order of start; an error ends the run.
 pub type Source<'a> = Box<dyn Iterator<Item = Result<Session, String>> + 'a>;
-
-/// The engines.
-#[derive(Debug)]
-pub struct FleetConfig {
-    pub instances: u32,
-    /// Ranks of each that step together.
-    pub ranks: u16,
-    pub gpus_per_instance: u32,
-    pub shape: EngineShape,
-    pub time: Box<dyn StepTime>,
-}
 
 /// A question.
 #[derive(Debug)]
@@ -42,6 +43,10 @@ pub struct Config {
     pub slo: Slo,
     /// Steps are computed one by one; for tests, and for whoever does not believe the short cut.
     pub single_steps: bool,
+    /// What happens to engines, and when.
+    pub changes: Vec<(Nanos, Change)>,
+    /// Who moves running requests; asked at every poll.
+    pub mover: Option<Box<dyn Mover>>,
     /// Goes into the report as it is.
     pub setup: Setup,
 }
@@ -83,37 +88,40 @@ pub enum RunError {
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    StepOver { instance: u32, generation: u32 },
+    StepOver {
+        instance: u32,
+        generation: u32,
+    },
     Poll,
     Start,
-    Call { session: SessionSlot, call: u32 },
+    Call {
+        session: SessionSlot,
+        call: u32,
+    },
+    /// The KV of a request has come to where it decodes.
+    Handed {
+        key: Key,
+    },
+    /// A copy of a running request's KV is through.
+    Copied {
+        key: Key,
+    },
+    Change(u32),
+    /// An engine has started up.
+    Ready(u32),
 }
 
 /// Of equal times: what has happened comes before what begins.
 mod precedence {
     pub(super) const STEP: u8 = 0;
-    pub(super) const POLL: u8 = 1;
-    pub(super) const CALL: u8 = 2;
+    pub(super) const HANDED: u8 = 1;
+    pub(super) const CHANGE: u8 = 2;
+    pub(super) const POLL: u8 = 3;
+    pub(super) const CALL: u8 = 4;
 }
 
 /// Events at one moment beyond which time is taken to stand still.
 const MOST_AT_ONCE: u64 = 50_000_000;
-
-#[derive(Debug)]
-struct Request {
-    number: u64,
-    arrived: Nanos,
-    session: SessionSlot,
-    call: u32,
-    prompt_tokens: u64,
-    output_tokens: u64,
-    open: Open,
-    first_token: Option<Nanos>,
-    last_token: Nanos,
-    cached_tokens: u64,
-}
-
-const SLOT_BITS: u32 = 24;
 
 /// Runs a question to its end.
 ///
@@ -134,32 +142,29 @@ struct World<'a> {
     sessions: Sessions,
     gateway: Gateway,
     clock: StepClock,
-    instances: Vec<Instance>,
+    fleet: FleetConfig,
+    engines: Vec<Engine>,
     requests: Vec<Option<Request>>,
     free: Vec<u32>,
     figures: Collector,
     happened: Vec<Happened>,
     names: Vec<BlockName>,
+    changes: Vec<(Nanos, Change)>,
+    moves: Moves,
     started: u64,
-    polls: u64,
-    gpus: u32,
+    /// Polls in the agenda, and other things there that alone do not keep a run going.
+    idle_events: u64,
     poll: Nanos,
     setup: Setup,
 }
 
 impl<'a> World<'a> {
     fn new(config: Config, source: Source<'a>, watcher: &'a mut dyn Watcher) -> Self {
-        let Config { fleet, gateway, poll, longest_pause, slo, single_steps, setup } = config;
-        let mut clock = StepClock::new(fleet.time);
+        let Config { mut fleet, gateway, poll, longest_pause, slo, single_steps, changes, mover, setup } = config;
+        let mut clock = StepClock::new(fleet.take_time());
         clock.single_steps = single_steps;
-        let mut gateway = Gateway::new(gateway, fleet.shape.block_tokens);
-        let tells = gateway.config().cache_view;
-        let ranks = fleet.ranks.max(1);
-        for id in 0..fleet.instances {
-            let (kv, context) = (fleet.shape.kv_tokens, fleet.shape.context_tokens);
-            gateway.add(Nanos::ZERO, InstanceId(id), LegRole::Unified, ranks, kv, context);
-        }
-        World {
+        let gateway = Gateway::new(gateway, fleet.shape.block_tokens);
+        let mut world = World {
             now: Nanos::ZERO,
             agenda: Agenda::default(),
             source,
@@ -168,26 +173,31 @@ impl<'a> World<'a> {
             sessions: Sessions::new(longest_pause),
             gateway,
             clock,
-            instances: (0..fleet.instances).map(|_| Instance::new(fleet.shape, ranks, tells)).collect(),
+            fleet,
+            engines: Vec::new(),
             requests: Vec::new(),
             free: Vec::new(),
             figures: Collector::new(slo),
             happened: Vec::new(),
             names: Vec::new(),
+            changes,
+            moves: Moves::new(mover),
             started: 0,
-            polls: 0,
-            gpus: fleet.gpus_per_instance,
+            idle_events: 0,
             poll,
             setup,
-        }
+        };
+        world.build_fleet();
+        world
     }
 
     fn go(&mut self) -> Result<(), RunError> {
         self.pull()?;
         if let Some(first) = &self.next {
             self.agenda.put(first.start, precedence::POLL, Event::Poll);
-            self.polls = 1;
+            self.idle_events = 1;
         }
+        self.note_changes();
         let (mut events, mut at_once) = (0u64, 0u64);
         while let Some((at, event)) = self.agenda.pop() {
             at_once = if at == self.now { at_once + 1 } else { 0 };
@@ -204,6 +214,10 @@ impl<'a> World<'a> {
                 Event::Poll => self.poll()?,
                 Event::Start => self.start()?,
                 Event::Call { session, call } => self.arrive(session, call),
+                Event::Handed { key } => self.handed(key),
+                Event::Copied { key } => self.copied(key),
+                Event::Change(nth) => self.change(nth),
+                Event::Ready(instance) => self.ready(instance),
             }
         }
         if self.in_flight() > 0 || self.sessions.len() > 0 {
@@ -224,14 +238,15 @@ impl<'a> World<'a> {
     }
 
     fn stuck(&self, why: &str) -> RunError {
-        let waiting: usize = self.instances.iter().flat_map(Instance::ranks).map(|rank| rank.waiting()).sum();
-        let running: usize = self.instances.iter().flat_map(Instance::ranks).map(|rank| rank.running()).sum();
+        let ranks = || self.engines.iter().flat_map(|engine| engine.instance.ranks());
+        let waiting: usize = ranks().map(|rank| rank.waiting()).sum();
+        let running: usize = ranks().map(|rank| rank.running()).sum();
         let state = format!(
             "{why} at {:.3} s: {} requests in flight, {running} running and {waiting} waiting on {} instances, {} sessions \
              under way, {} events to come",
             self.now.as_secs_f64(),
             self.in_flight(),
-            self.instances.len(),
+            self.engines.len(),
             self.sessions.len(),
             self.agenda.len()
         );
@@ -263,26 +278,34 @@ impl<'a> World<'a> {
     }
 
     fn poll(&mut self) -> Result<(), RunError> {
-        self.polls -= 1;
+        self.idle_events -= 1;
         let now = self.now;
         self.gateway.tick(now);
-        let mut sample = Sample { instances: self.instances.len() as u64, ..Sample::default() };
-        for (id, instance) in self.instances.iter().enumerate() {
+        let mut sample = Sample::default();
+        for (id, engine) in self.engines.iter().enumerate().filter(|(_, engine)| engine.known) {
+            let id = InstanceId(id as u32);
+            sample.instances += 1;
+            if !engine.up {
+                self.gateway.scheduler.probe_failed(id, now);
+                continue;
+            }
+            self.gateway.scheduler.probe_ok(id, now);
             let mut kv = 0;
-            for report in instance.reports(now) {
+            for report in engine.instance.reports(now) {
                 sample.running += report.running_requests.unwrap_or(0);
                 sample.waiting += report.waiting_requests.unwrap_or(0);
                 kv += report.used_kv_tokens.unwrap_or(0);
-                self.gateway.report(InstanceId(id as u32), report, now);
+                self.gateway.report(id, report, now);
             }
             sample.kv_tokens += kv;
             sample.fullest_kv_tokens = sample.fullest_kv_tokens.max(kv);
         }
         self.figures.series.sample(now, sample);
-        if self.agenda.len() as u64 > self.polls {
-            self.polls += 1;
-            // Nothing to look at until the next session: the poll before it is enough.
-            let idle = self.in_flight() == 0;
+        self.ask_mover();
+        if self.agenda.len() as u64 > self.idle_events {
+            self.idle_events += 1;
+            // Nothing to look at until the next event: the poll before it is enough.
+            let idle = sample.running + sample.waiting == 0;
             let next = self.agenda.next_at().filter(|_| idle).unwrap_or(now);
             let skipped = next.since(now).0 / self.poll.0.max(1);
             let at = Nanos(now.0 + (skipped.max(1)) * self.poll.0.max(1));
@@ -292,84 +315,23 @@ impl<'a> World<'a> {
         if self.in_flight() > 0 { Err(self.stuck("no engine has anything to do")) } else { Ok(()) }
     }
 
-    fn arrive(&mut self, session: SessionSlot, call: u32) {
-        let now = self.now;
-        let Some(what) = self.sessions.call(session, call as usize) else { return };
-        let (prompt_tokens, output_tokens) = (what.prompt.tokens().max(1), what.output_tokens.max(1));
-        self.names.clear();
-        names::extend(&mut self.names, &what.prompt);
-        self.figures.arrived(now);
-        let number = self.figures.requests.arrived;
-        let placed = self.gateway.place(now, number, 0, &self.names, prompt_tokens, &[]);
-        let open = match placed {
-            Ok(open) => open,
-            Err(error) => {
-                self.figures.refused(now, None, refusal(&error));
-                return self.over(session, call);
-            }
-        };
-        let slot = match self.free.pop() {
-            Some(slot) => slot,
-            None => {
-                self.requests.push(None);
-                self.requests.len() as u32 - 1
-            }
-        };
-        let key = Key(number << SLOT_BITS | u64::from(slot));
-        let job = Job::new(key, self.names.clone(), prompt_tokens, output_tokens);
-        let Target { instance, rank } = open.target;
-        let submitted = self.instances[instance.0 as usize].submit(now, rank, job, &self.clock, &mut self.happened);
-        match submitted {
-            Ok(ends) => {
-                let request = Request {
-                    number,
-                    arrived: now,
-                    session,
-                    call,
-                    prompt_tokens,
-                    output_tokens,
-                    open,
-                    first_token: None,
-                    last_token: now,
-                    cached_tokens: 0,
-                };
-                self.requests[slot as usize] = Some(request);
-                self.announce(instance.0, ends);
-                self.tell(instance.0);
-            }
-            Err(_) => {
-                self.free.push(slot);
-                self.gateway.failed(now, &open, AttemptEnd::ClientFault);
-                self.figures.refused(now, Some(open.class), "too long for the engine");
-                self.over(session, call);
-            }
-        }
-    }
-
     fn announce(&mut self, instance: u32, ends: Option<Nanos>) {
         if let Some(at) = ends {
-            let generation = self.instances[instance as usize].generation();
+            let generation = self.engines[instance as usize].instance.generation();
             self.agenda.put(at, precedence::STEP, Event::StepOver { instance, generation });
         }
     }
 
-    /// A call has been answered or refused: its session goes on.
-    fn over(&mut self, session: SessionSlot, call: u32) {
-        let agenda = &mut self.agenda;
-        self.sessions.answered(self.now, session, call as usize, |next, at| {
-            agenda.put(at, precedence::CALL, Event::Call { session, call: next as u32 });
-        });
-    }
-
     fn step_over(&mut self, id: u32, generation: u32) {
-        let instance = &mut self.instances[id as usize];
+        let instance = &mut self.engines[id as usize].instance;
         if instance.generation() != generation {
             return;
         }
         let steps = instance.end(&mut self.happened);
         self.figures.itl.record_ramp(steps.ramp, steps.steps, steps.tokens_each);
         self.settle();
-        let ends = self.instances[id as usize].begin(&self.clock, &mut self.happened);
+        self.let_go(id);
+        let ends = self.engines[id as usize].instance.begin(&self.clock, &mut self.happened);
         self.settle();
         self.announce(id, ends);
         self.tell(id);
@@ -380,134 +342,14 @@ impl<'a> World<'a> {
         if !self.gateway.config().cache_view {
             return;
         }
-        for rank in 0..self.instances[id as usize].ranks().len() as u16 {
-            let events = self.instances[id as usize].rank_mut(Rank(rank)).take_events();
+        let instance = &mut self.engines[id as usize].instance;
+        for rank in 0..instance.ranks().len() as u16 {
+            let events = instance.rank_mut(Rank(rank)).take_events();
             self.gateway.kv_events(self.now, Target { instance: InstanceId(id), rank: Rank(rank) }, events);
         }
     }
 
-    /// Tells everybody what happened in a step.
-    fn settle(&mut self) {
-        let now = self.now;
-        let happened = std::mem::take(&mut self.happened);
-        for one in &happened {
-            match *one {
-                Happened::FirstToken { key, cached_tokens } => {
-                    let Some(request) = request(&mut self.requests, key) else { continue };
-                    (request.first_token, request.cached_tokens, request.last_token) = (Some(now), cached_tokens, now);
-                    self.gateway.first_token(now, &request.open);
-                    self.figures.first_token(now, request.arrived, request.prompt_tokens, cached_tokens);
-                }
-                Happened::Resumed { key } => {
-                    let Some(request) = request(&mut self.requests, key) else { continue };
-                    self.figures.itl.record(now.since(request.last_token).0);
-                    request.last_token = now;
-                }
-                Happened::Preempted { key } => {
-                    let Some(request) = request(&mut self.requests, key) else { continue };
-                    request.last_token = now;
-                }
-                Happened::Finished { key } => self.finished(key),
-            }
-        }
-        self.happened = happened;
-        self.happened.clear();
-    }
-
-    fn finished(&mut self, key: Key) {
-        let now = self.now;
-        let slot = slot(key);
-        let Some(request) = self.requests.get_mut(slot).and_then(Option::take) else { return };
-        self.free.push(slot as u32);
-        let first_token = request.first_token.unwrap_or(now);
-        let step = (request.output_tokens > 1).then(|| Nanos(now.since(first_token).0 / (request.output_tokens - 1)));
-        self.gateway.completed(now, &request.open, request.cached_tokens, step);
-        let Target { instance, rank } = request.open.target;
-        let class: Class = request.open.class;
-        let one = Finished {
-            number: request.number,
-            arrived_ns: request.arrived.0,
-            first_token_ns: first_token.0,
-            ended_ns: now.0,
-            instance: instance.0,
-            rank: rank.0,
-            class: class.as_str(),
-            prompt_tokens: request.prompt_tokens,
-            output_tokens: request.output_tokens,
-            cached_tokens: request.cached_tokens,
-        };
-        self.figures.finished(&one, class);
-        self.watcher.finished(&one);
-        self.over(request.session, request.call);
-    }
-
-    fn report(mut self) -> Report {
-        debug_assert_eq!(self.gateway.scheduler.check_invariants(), Ok(()));
-        debug_assert_eq!(self.gateway.scheduler.totals(self.now).entries, 0);
-        let duration_s = self.figures.duration().as_secs_f64();
-        let mut sum = crate::engine::InstanceTotals::default();
-        let seconds = |fs: u128| fs as f64 / FS_PER_NS as f64 / 1e9;
-        let completed = self.figures.requests.completed;
-        let mut instances = Vec::new();
-        for (at, instance) in self.instances.iter().enumerate() {
-            let totals = instance.totals();
-            sum.busy_fs += totals.busy_fs;
-            sum.prefill_fs += totals.prefill_fs;
-            sum.prefilled_tokens += totals.prefilled_tokens;
-            sum.preemptions += totals.preemptions;
-            let of = self.figures.instances.get(at).copied().unwrap_or_default();
-            instances.push(InstanceFigures {
-                requests: of.requests,
-                share: share(of.requests as f64, completed as f64),
-                prompt_tokens: of.prompt_tokens,
-                cached_tokens: of.cached_tokens,
-                prefilled_tokens: totals.prefilled_tokens,
-                output_tokens: totals.output_tokens,
-                busy_share: share(seconds(totals.busy_fs), duration_s),
-                preemptions: totals.preemptions,
-            });
-        }
-        let fleet_s = duration_s * self.instances.len() as f64;
-        self.setup.ranks = self.instances.first().map_or(0, |instance| instance.ranks().len() as u16);
-        self.setup.instances = self.instances.len() as u32;
-        self.setup.gpus = self.gpus * self.setup.instances;
-        Report {
-            format: FORMAT,
-            duration_s,
-            ttft_ms: self.figures.ttft.summary(),
-            itl_ms: self.figures.itl.summary(),
-            tpot_ms: self.figures.tpot.summary(),
-            e2e_ms: self.figures.e2e.summary(),
-            tokens: self.figures.tokens(sum.prefilled_tokens),
-            gpu_hours: fleet_s * f64::from(self.gpus) / 3_600.0,
-            busy_share: share(seconds(sum.busy_fs), fleet_s),
-            prefill_share: share(seconds(sum.prefill_fs), fleet_s),
-            preemptions: sum.preemptions,
-            classes: self.figures.classes(),
-            instances,
-            over_time: self.figures.series.columns(),
-            requests: self.figures.requests,
-            setup: self.setup,
-        }
-    }
-}
-
-fn share(part: f64, whole: f64) -> f64 {
-    if whole > 0.0 { part / whole } else { 0.0 }
-}
-
-fn slot(key: Key) -> usize {
-    (key.0 & ((1 << SLOT_BITS) - 1)) as usize
-}
-
-fn request(requests: &mut [Option<Request>], key: Key) -> Option<&mut Request> {
-    requests.get_mut(slot(key)).and_then(Option::as_mut)
-}
-
-fn refusal(error: &PlaceError) -> &'static str {
-    match error {
-        PlaceError::NoCandidate { .. } => "no capacity",
-        PlaceError::UnknownModel | PlaceError::ModelRequired => "unknown model",
-        PlaceError::AlreadyCharged => "charged twice",
+    fn instance(&mut self, id: InstanceId) -> &mut Instance {
+        &mut self.engines[id.0 as usize].instance
     }
 }

@@ -1,6 +1,7 @@
 //! `plimsoll sim`: what would another fleet or another policy do with this traffic?
 
 mod compare;
+mod experiment;
 mod import;
 mod profiles;
 mod progress;
@@ -9,6 +10,7 @@ mod run;
 use crate::Failure;
 use clap::{Args, Subcommand};
 use plimsoll_sim::baselines::Policy;
+use plimsoll_sim::experiment::EXPERIMENTS;
 use std::path::PathBuf;
 
 #[derive(Clone, Debug, Args)]
@@ -21,6 +23,8 @@ pub struct SimArgs {
 pub enum SimCommand {
     /// Replay a trace through the gateway's policies before simulated engines
     Run(Box<RunArgs>),
+    /// Ask several questions of one trace and print the answers side by side
+    Experiment(Box<ExperimentArgs>),
     /// Print reports side by side
     Compare(CompareArgs),
     /// List the engine profiles and the placement policies
@@ -88,12 +92,51 @@ pub struct RunArgs {
     /// How the decode kernel cuts its work: K0 conserves work, K1 one piece a sequence, K2 pads [default: the profile's]
     #[arg(long, value_name = "FAMILY", value_parser = ["K0", "K1", "K2"])]
     pub kernel: Option<String>,
+    /// Engines that take requests over after their prefill; `--instances` then prefill only
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub decode_instances: u32,
+    /// From one engine to another, GB/s [default: 50]
+    #[arg(long, value_name = "GB/S")]
+    pub network_gb_s: Option<f64>,
+    /// Tokens of KV that the memory of each rank's host keeps
+    #[arg(long, value_name = "N")]
+    pub host_tokens: Option<u64>,
+    /// From it, GB/s
+    #[arg(long, value_name = "GB/S", default_value_t = 20.0)]
+    pub host_gb_s: f64,
+    /// Tokens of KV that a pool for all engines keeps
+    #[arg(long, value_name = "N")]
+    pub pool_tokens: Option<u64>,
+    /// From it, GB/s for each engine
+    #[arg(long, value_name = "GB/S", default_value_t = 40.0)]
+    pub pool_gb_s: f64,
+    /// Running requests move from the fullest engine to the emptiest
+    #[arg(long)]
+    pub balance_kv: bool,
+    /// An engine dies, and may come back: `ENGINE@SECOND` or `ENGINE@SECOND+SECONDS`; repeat for more
+    #[arg(long, value_name = "E@S[+S]")]
+    pub kill: Vec<String>,
+    /// An engine's steps take so many times as long from then on: `ENGINE@SECOND*TIMES`; repeat for more
+    #[arg(long, value_name = "E@S*X")]
+    pub slow: Vec<String>,
+    /// Another engine is started and serves after its start-up: `SECOND+SECONDS`; repeat for more
+    #[arg(long, value_name = "S+S")]
+    pub join: Vec<String>,
     /// Time to first token that a good answer has at most, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 2_000)]
     pub slo_ttft_ms: u64,
     /// Mean gap between its tokens at most, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 50)]
     pub slo_tpot_ms: u64,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ExperimentArgs {
+    /// What to vary
+    #[arg(value_name = "NAME", value_parser = EXPERIMENTS.iter().map(|(name, _)| *name).collect::<Vec<_>>())]
+    pub name: String,
+    #[command(flatten)]
+    pub run: RunArgs,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -127,6 +170,7 @@ pub struct ImportArgs {
 pub fn run(args: SimArgs) -> Result<(), Failure> {
     match args.command {
         SimCommand::Run(args) => run::run(&args),
+        SimCommand::Experiment(args) => experiment::run(&args),
         SimCommand::Compare(args) => compare::run(&args),
         SimCommand::Profiles => profiles::run(),
         SimCommand::Import(args) => import::run(&args),

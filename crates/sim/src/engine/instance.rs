@@ -21,6 +21,8 @@ pub struct InstanceTotals {
     pub steps: u64,
     pub output_tokens: u64,
     pub prefilled_tokens: u64,
+    /// Loaded from below in place of being computed.
+    pub loaded_tokens: u64,
     pub preemptions: u64,
 }
 
@@ -94,11 +96,46 @@ impl Instance {
 
     #[must_use]
     pub fn totals(&self) -> InstanceTotals {
-        InstanceTotals {
-            prefilled_tokens: self.ranks.iter().map(|rank| rank.prefilled_tokens).sum(),
-            preemptions: self.ranks.iter().map(|rank| rank.preemptions).sum(),
-            ..self.totals
+        let mut totals = self.totals;
+        for rank in &self.ranks {
+            totals.prefilled_tokens += rank.prefilled_tokens;
+            totals.loaded_tokens += rank.loaded_tokens();
+            totals.preemptions += rank.preemptions;
         }
+        totals
+    }
+
+    /// The process is gone, and everything in it; returns who was. What it was is left empty.
+    pub fn die(&mut self) -> Vec<Key> {
+        self.totals = self.totals();
+        let keys = self.ranks.iter().flat_map(Rank::keys).collect();
+        for rank in &mut self.ranks {
+            *rank = Rank::new(rank.shape, rank.events.is_some());
+        }
+        self.run = None;
+        self.generation = self.generation.wrapping_add(1);
+        keys
+    }
+
+    /// KV of a decoding request at a time within the run; `None` when it does not decode.
+    #[must_use]
+    pub fn kv_of(&self, now: Nanos, rank: RankId, key: Key) -> Option<u64> {
+        let (_, kv_tokens) = self.ranks[usize::from(rank.0)].decoding().find(|(other, _)| *other == key)?;
+        Some(kv_tokens + self.steps_over(now))
+    }
+
+    /// Takes a decoding request out, between two steps.
+    pub fn take_out(&mut self, rank: RankId, key: Key) -> Option<Job> {
+        debug_assert!(self.run.is_none());
+        self.ranks[usize::from(rank.0)].take_out(key)
+    }
+
+    /// Steps of the run that are over.
+    fn steps_over(&self, now: Nanos) -> u64 {
+        self.run.filter(|run| !run.prefill && !run.waits).map_or(0, |run| {
+            let span = (u128::from(now.0) * FS_PER_NS + 1).saturating_sub(self.edge_fs);
+            run.ramp.steps_to(span, run.steps).saturating_sub(1)
+        })
     }
 
     /// From the next step on.
@@ -132,8 +169,8 @@ impl Instance {
         })
     }
 
-    /// Ends the run at the next boundary after `now`.
-    fn cut(&mut self, now: Nanos) -> Option<Nanos> {
+    /// Ends the run at the next boundary after `now`. Returns when that is, where it has changed.
+    pub fn cut(&mut self, now: Nanos) -> Option<Nanos> {
         let run = self.run.as_mut()?;
         if run.waits {
             let span = (u128::from(now.0) * FS_PER_NS).saturating_sub(self.edge_fs);
@@ -163,13 +200,17 @@ impl Instance {
         if run.prefill {
             self.totals.prefill_fs += took;
         }
-        let tokens_each = self.ranks.iter().map(|rank| rank.batch.requests()).sum();
+        let decoding: u64 = self.ranks.iter().map(|rank| rank.batch.requests()).sum();
+        // Gaps of those who came with their KV are longer than this step, and told apart.
+        let newcomers: u64 = self.ranks.iter().map(|rank| rank.newcomers.len() as u64).sum();
+        let tokens_each = decoding - newcomers;
         let first = out.len();
         for rank in &mut self.ranks {
             rank.advance(run.steps, out);
         }
         let firsts = out[first..].iter().filter(|one| !matches!(one, Happened::Finished { .. })).count();
         self.totals.output_tokens += tokens_each * run.steps + firsts as u64;
+        debug_assert!(newcomers == 0 || run.steps == 1);
         StepReport { ramp: run.ramp, steps: run.steps, tokens_each }
     }
 
@@ -223,16 +264,8 @@ impl Instance {
 
     /// What each rank tells of its load.
     pub fn reports(&self, now: Nanos) -> impl Iterator<Item = LoadReport> + '_ {
-        let ahead = self.run.filter(|run| !run.prefill && !run.waits).map_or(0, |run| {
-            let span = (u128::from(now.0) * FS_PER_NS + 1).saturating_sub(self.edge_fs);
-            run.ramp.steps_to(span, run.steps).saturating_sub(1)
-        });
+        let ahead = self.steps_over(now);
         self.ranks.iter().enumerate().map(move |(at, rank)| rank.report(RankId(at as u16), now, ahead))
-    }
-
-    /// Takes a request out, wherever it is.
-    pub fn cancel(&mut self, key: Key) -> bool {
-        self.ranks.iter_mut().any(|rank| rank.cancel(key))
     }
 
     /// See [`Rank::check`].

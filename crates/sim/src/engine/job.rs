@@ -92,6 +92,12 @@ impl Job {
         self.prompt_tokens.max(1) + self.output_tokens - 1
     }
 
+    /// KV that is there, between two steps.
+    #[must_use]
+    pub fn kv_tokens(&self) -> u64 {
+        self.kv_tokens
+    }
+
     pub(crate) fn rest_tokens(&self) -> u64 {
         self.goal_tokens - self.kv_tokens
     }

@@ -90,8 +90,8 @@ impl Rank {
                 return Planned::Idle;
             }
             let (ramp, most) = with.clock.decode(self.batch.load());
-            // Nobody is admitted in a step with a preemption; the next one looks again.
-            let most = if preempted_now { 1 } else { most };
+            // Nobody is admitted in a step with a preemption; the next one looks again. Who took over shows its first token.
+            let most = if preempted_now || !self.newcomers.is_empty() { 1 } else { most };
             let end = self.batch.next_end(is_here(&self.jobs)).unwrap_or(1);
             let steps = self.batch.steps_within(self.free_pages(), end.min(most));
             return Planned::Decode { ramp, steps: steps.max(1) };
@@ -167,6 +167,8 @@ impl Rank {
                 Reserve::Prompt => self.running.len() as u64,
                 Reserve::Chunk => self.batch.pages_for(1),
             };
+            // Who comes with its KV decodes in this very step.
+            let growth = growth + u64::from(job.handed_over);
             let idle = (self.cache.idle_blocks() - probe.idle_blocks) * self.shape.block_pages();
             if self.free_pages() + idle < own + growth && !self.running.is_empty() {
                 return;
@@ -217,8 +219,11 @@ impl Rank {
         job.kv_tokens = job.goal_tokens;
         job.joined_step = step;
         let (kv, left, admitted) = (job.kv_tokens, job.output_tokens - job.generated, job.admitted);
+        let key = job.key;
+        self.newcomers.push(key);
         self.commit(slot);
         self.batch.join(slot, kv, left, admitted);
+        self.make_free(self.batch.pages_for(1));
     }
 
     /// Begins to load what a place below has of a chain behind what is here, if that is sooner there than computed.

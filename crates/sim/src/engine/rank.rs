@@ -24,6 +24,10 @@ pub enum Happened {
     Finished {
         key: Key,
     },
+    /// The first token of a request that was handed over, or had moved.
+    TookOver {
+        key: Key,
+    },
     /// Its KV was given away after its last token; it will be computed again.
     Preempted {
         key: Key,
@@ -55,6 +59,8 @@ pub struct Rank {
     pub(super) admissions: u64,
     pub(super) chunks: Vec<Chunk>,
     pub(super) decoding_planned: bool,
+    /// Taken over since the last step.
+    pub(super) newcomers: Vec<Key>,
     waiting_tokens: u64,
     /// For whoever listens to KV events.
     pub(super) events: Option<Vec<KvEvent>>,
@@ -67,10 +73,9 @@ pub struct Rank {
 /// Places below a rank's memory, with its link to each.
 #[derive(Debug, Default)]
 pub struct Below {
-    pub host: Option<Tier>,
-    pub pool: Option<SharedTier>,
-    /// Bytes of KV of one token on the whole rank.
-    pub kv_bytes_token: f64,
+    pub(super) host: Option<Tier>,
+    pub(super) pool: Option<SharedTier>,
+    pub(super) kv_bytes_token: f64,
     pub(super) host_link: Link,
     pub(super) pool_link: Link,
     pub(super) loaded_tokens: u64,
@@ -93,6 +98,7 @@ impl Rank {
             admissions: 0,
             chunks: Vec::new(),
             decoding_planned: false,
+            newcomers: Vec::new(),
             waiting_tokens: 0,
             events: tells.then(Vec::new),
             preemptions: 0,
@@ -243,6 +249,7 @@ impl Rank {
     /// The planned step, or so many decode steps in a row, are over.
     pub(super) fn advance(&mut self, steps: u64, out: &mut Vec<Happened>) {
         if self.decoding_planned {
+            out.extend(self.newcomers.drain(..).map(|key| Happened::TookOver { key }));
             self.own_pages += self.batch.pages_for(steps);
             self.batch.advance(steps);
             while let Some(slot) = self.batch.pop_ended(is_here(&self.jobs)) {
@@ -388,29 +395,25 @@ impl Rank {
         self.waiting.push_front(slot);
     }
 
-    /// Takes a request out, wherever it is; false when it is not here. `None` of its events will come any more.
-    pub fn cancel(&mut self, key: Key) -> bool {
-        if let Some(at) = self.waiting.iter().position(|slot| self.job(*slot).key == key) {
-            if let Some(slot) = self.waiting.remove(at) {
-                self.waiting_tokens -= self.job(slot).goal_tokens;
-                self.jobs[slot as usize] = None;
-                self.free_slots.push(slot);
-            }
-            return true;
-        }
-        let Some(slot) = self.running.values().copied().find(|slot| self.job(*slot).key == key) else { return false };
-        if self.prefilling.contains(&slot) {
-            self.prefilling.retain(|other| *other != slot);
-            self.chunks.retain(|chunk| chunk.slot != slot);
-        } else {
-            let step = self.batch.step();
-            let job = self.job_mut(slot);
-            let (kv, joined) = (job.kv_tokens, job.joined_step);
-            job.kv_tokens += step - joined;
-            self.batch.leave(kv, joined);
-        }
-        self.leave(slot);
-        true
+    /// Everybody who decodes, with the KV that each holds after the steps that are over.
+    pub fn decoding(&self) -> impl Iterator<Item = (Key, u64)> + '_ {
+        let step = self.batch.step();
+        let jobs = self.running.values().filter(|slot| !self.prefilling.contains(slot)).map(|slot| self.job(*slot));
+        jobs.map(move |job| (job.key, job.kv_tokens + step - job.joined_step))
+    }
+
+    /// Takes a decoding request out with all that it holds, as it stands after the steps that are over.
+    pub(super) fn take_out(&mut self, key: Key) -> Option<Job> {
+        let of = |slot: &&Slot| self.job(**slot).key == key;
+        let slot = *self.running.values().filter(|slot| !self.prefilling.contains(slot)).find(of)?;
+        let step = self.batch.step();
+        let job = self.job_mut(slot);
+        let (kv, joined) = (job.kv_tokens, job.joined_step);
+        job.generated += step - joined;
+        job.kv_tokens += step - joined;
+        self.batch.leave(kv, joined);
+        self.newcomers.retain(|other| *other != key);
+        self.leave(slot)
     }
 
     /// Counters against what they count.
@@ -443,6 +446,12 @@ impl Rank {
 }
 
 impl Below {
+    /// `kv_bytes_token`: KV of one token on the whole rank.
+    #[must_use]
+    pub fn new(host: Option<Tier>, pool: Option<SharedTier>, kv_bytes_token: f64) -> Self {
+        Below { host, pool, kv_bytes_token, ..Below::default() }
+    }
+
     /// Writes a chain through, and tells of what the host has gained and lost.
     fn keep(&mut self, chain: &[BlockName], block_tokens: u32, events: Option<&mut Vec<KvEvent>>) {
         if let Some(pool) = &self.pool {

@@ -1,7 +1,8 @@
 //! Whole runs: the same bytes, nothing lost, nothing stuck.
 
 use super::*;
-use crate::engine::Reserve;
+use crate::engine::{EngineShape, Reserve};
+use crate::tier::TierConfig;
 use plimsoll_load::{PolicyKind, SchedulerConfig};
 use plimsoll_workload::{SessionGenerator, Shape};
 
@@ -9,7 +10,7 @@ fn config(policy: PolicyKind, instances: u32, seed: u64, single_steps: bool) -> 
     let profile = plimsoll_timing::find("h100-llama3-8b").unwrap();
     let shape = EngineShape { reserve: Reserve::Prompt, ..EngineShape::of(&profile.serving, 64) };
     Config {
-        fleet: FleetConfig { instances, ranks: 1, gpus_per_instance: 1, shape, time: Box::new(profile) },
+        fleet: FleetConfig::of(profile, instances, shape),
         gateway: GatewayConfig {
             scheduler: SchedulerConfig { policy, seed, record_candidates: 0, ..SchedulerConfig::default() },
             ..GatewayConfig::default()
@@ -18,6 +19,8 @@ fn config(policy: PolicyKind, instances: u32, seed: u64, single_steps: bool) -> 
         longest_pause: Some(Nanos::from_secs(20)),
         slo: Slo::default(),
         single_steps,
+        changes: Vec::new(),
+        mover: None,
         setup: Setup::default(),
     }
 }
@@ -92,4 +95,131 @@ fn a_fleet_without_engines_refuses_and_ends() {
     let report = run(config(PolicyKind::LeastDelay, 0, 1, false), sessions(1, 3), &mut Nobody).unwrap();
     assert_eq!(report.requests.completed, 0);
     assert_eq!(report.requests.refused.values().sum::<u64>(), report.requests.arrived);
+}
+
+fn split(policy: PolicyKind) -> Config {
+    let mut config = config(policy, 2, 1, false);
+    config.fleet.decode_instances = 2;
+    config
+}
+
+#[test]
+fn prefill_and_decode_apart_answer_everything_too() {
+    let together = run(config(PolicyKind::LeastDelay, 4, 1, false), sessions(3, 25), &mut Nobody).unwrap();
+    let apart = run(split(PolicyKind::LeastDelay), sessions(3, 25), &mut Nobody).unwrap();
+    assert_eq!(apart.requests.completed, together.requests.completed);
+    assert_eq!(apart.tokens.output, together.tokens.output);
+    assert_eq!(apart.itl_ms.count + apart.ttft_ms.count, apart.tokens.output);
+    let roles: Vec<(&str, bool)> =
+        apart.instances.iter().map(|one| (one.role.as_str(), one.prefilled_tokens > 0)).collect();
+    assert_eq!(roles, [("prefill", true), ("prefill", true), ("decode", false), ("decode", false)]);
+    // Answers of one token end where their prompt was computed.
+    assert!(apart.instances[2].requests > 10 * apart.instances[0].requests);
+    // A slow network is felt in the second token, not in the first.
+    let mut slow = split(PolicyKind::LeastDelay);
+    slow.fleet.network.bytes_per_s = 1e9;
+    let slow = run(slow, sessions(3, 25), &mut Nobody).unwrap();
+    assert!(slow.itl_ms.max > 3.0 * apart.itl_ms.max, "{} {}", slow.itl_ms.max, apart.itl_ms.max);
+}
+
+#[test]
+fn an_engine_that_dies_loses_what_it_streams_and_nothing_else() {
+    let mut dies = config(PolicyKind::LeastDelay, 3, 1, false);
+    let again =
+        StartUp(vec![("weights".to_owned(), Nanos::from_secs(30)), ("graphs".to_owned(), Nanos::from_secs(10))]);
+    dies.changes = vec![
+        (Nanos::from_secs(60), Change::Die { instance: 1 }),
+        (Nanos::from_secs(70), Change::Return { instance: 1, start_up: again }),
+    ];
+    let calls: usize = sessions(3, 40).map(|session| session.unwrap().calls.len()).sum();
+    #[derive(Default)]
+    struct Of(Vec<(u64, u64)>);
+    impl Watcher for Of {
+        fn finished(&mut self, one: &Finished) {
+            if one.instance == 1 {
+                self.0.push((one.arrived_ns, one.ended_ns));
+            }
+        }
+    }
+    let mut of = Of::default();
+    let report = run(dies, sessions(3, 40), &mut of).unwrap();
+    let refused: u64 = report.requests.refused.values().sum();
+    assert_eq!(report.requests.arrived, calls as u64);
+    assert_eq!(report.requests.completed + report.requests.failed + refused, calls as u64);
+    assert!(report.requests.failed > 0 && report.requests.failed < 20, "{}", report.requests.failed);
+    let second = 1_000_000_000;
+    assert!(of.0.iter().all(|(_, ended)| *ended < 60 * second || *ended > 110 * second));
+    assert!(of.0.iter().any(|(arrived, _)| *arrived > 110 * second), "it serves again");
+}
+
+#[test]
+fn a_slow_engine_gets_less_to_do_and_a_new_one_its_share() {
+    let share = |changes: Vec<(Nanos, Change)>| {
+        let mut config = config(PolicyKind::LeastDelay, 3, 1, false);
+        config.changes = changes;
+        run(config, sessions(3, 40), &mut Nobody).unwrap()
+    };
+    let even = share(Vec::new());
+    let slow = share(vec![(Nanos::ZERO, Change::Slow { instance: 0, times: 5 })]);
+    assert!(slow.instances[0].share < 0.7 * even.instances[0].share, "{}", slow.instances[0].share);
+    let start_up = StartUp(vec![("image".to_owned(), Nanos::from_secs(20))]);
+    let joined = share(vec![(Nanos::from_secs(10), Change::Join { start_up })]);
+    assert_eq!(joined.instances.len(), 4);
+    assert!(joined.instances[3].share > 0.1, "{}", joined.instances[3].share);
+    // It is paid for from its start, not from when it serves.
+    let paid_s = joined.gpu_hours * 3_600.0;
+    assert!((paid_s - (4.0 * joined.duration_s - 10.0)).abs() < 2.0, "{paid_s} {}", joined.duration_s);
+}
+
+#[test]
+fn a_pool_and_the_hosts_memory_save_prefill() {
+    let serve = |host: Option<u64>, pool: Option<u64>| {
+        let mut config = config(PolicyKind::RoundRobin, 4, 1, false);
+        config.fleet.shape.kv_tokens = 131_072;
+        let tier = |tokens| TierConfig { capacity_tokens: tokens, bytes_per_s: 20e9, latency: Nanos::from_millis(1) };
+        (config.fleet.host, config.fleet.pool) = (host.map(tier), pool.map(tier));
+        run(config, sessions(3, 40), &mut Nobody).unwrap()
+    };
+    let [none, host, pool] = [serve(None, None), serve(Some(4_000_000), None), serve(None, Some(16_000_000))];
+    assert_eq!(none.tokens.loaded, 0);
+    for more in [&host, &pool] {
+        assert!(more.tokens.loaded > 0 && more.tokens.prefilled < none.tokens.prefilled);
+        assert_eq!(more.requests.completed, none.requests.completed);
+    }
+    assert!(pool.tokens.hit_rate > host.tokens.hit_rate + 0.1, "{} {}", pool.tokens.hit_rate, host.tokens.hit_rate);
+}
+
+#[test]
+fn moving_requests_evens_out_kv() {
+    let serve = |mover: Option<Box<dyn Mover>>| {
+        let mut config = config(PolicyKind::RoundRobin, 4, 1, false);
+        config.mover = mover;
+        run(config, sessions(3, 60), &mut Nobody).unwrap()
+    };
+    let (still, moved) = (serve(None), serve(Some(Box::new(KvBalance { most_under_way: 4, ..KvBalance::default() }))));
+    assert_eq!(still.moves.moved, 0);
+    assert!(moved.moves.moved > 10, "{:?}", moved.moves);
+    assert_eq!(moved.moves.pause_ms.count, moved.moves.moved);
+    assert_eq!(moved.requests.completed, still.requests.completed);
+    assert_eq!(moved.tokens.output, still.tokens.output);
+    assert_eq!(moved.itl_ms.count + moved.ttft_ms.count, moved.tokens.output);
+    let spread = |report: &Report| {
+        let of = report.over_time.fullest_over_mean.iter().flatten();
+        of.clone().sum::<f64>() / of.count() as f64
+    };
+    assert!(spread(&moved) < spread(&still), "{} {}", spread(&moved), spread(&still));
+}
+
+#[test]
+fn a_run_that_nothing_can_advance_is_told_with_its_state() {
+    // A call that waits for itself.
+    let waits = sessions(3, 3).map(|session| {
+        session.map(|mut session| {
+            session.calls[1].after[0].call = 1;
+            session
+        })
+    });
+    let error = run(config(PolicyKind::LeastDelay, 2, 1, false), Box::new(waits), &mut Nobody).unwrap_err();
+    let RunError::Stuck { state } = error else { panic!("{error}") };
+    assert!(state.contains("0 requests in flight") && state.contains("3 sessions under way"), "{state}");
 }

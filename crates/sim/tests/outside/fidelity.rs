@@ -41,11 +41,10 @@ fn serve(test: &str, tables: Tables, max_running: u64, kv_tokens: u64) -> Option
     let options = InputOptions { block_tokens: BLOCK_TOKENS, ..InputOptions::default() };
     let input = Input::open(&trace, options).unwrap();
     let config = Config {
-        fleet: FleetConfig {
-            instances: 1,
-            ranks: 1,
-            gpus_per_instance: 1,
-            shape: EngineShape {
+        fleet: FleetConfig::with(
+            Box::new(tables),
+            1,
+            EngineShape {
                 page_tokens: BLOCK_TOKENS,
                 kv_tokens,
                 context_tokens: 8_192,
@@ -54,8 +53,7 @@ fn serve(test: &str, tables: Tables, max_running: u64, kv_tokens: u64) -> Option
                 block_tokens: BLOCK_TOKENS,
                 reserve: Reserve::Chunk,
             },
-            time: Box::new(tables),
-        },
+        ),
         gateway: GatewayConfig {
             scheduler: SchedulerConfig { policy: PolicyKind::RoundRobin, ..SchedulerConfig::default() },
             cache_view: false,
@@ -65,6 +63,8 @@ fn serve(test: &str, tables: Tables, max_running: u64, kv_tokens: u64) -> Option
         longest_pause: None,
         slo: Slo::default(),
         single_steps: false,
+        changes: Vec::new(),
+        mover: None,
         setup: Setup::default(),
     };
     let mut exact = Exact::default();

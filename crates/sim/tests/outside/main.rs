@@ -7,7 +7,10 @@
 
 mod caches;
 mod fidelity;
+mod migration;
+mod mooncake;
 mod shared;
+mod silicon;
 mod skew;
 mod sync_law;
 mod tables;

@@ -6,6 +6,8 @@ use crate::{Failure, output};
 use plimsoll_core::Nanos;
 use plimsoll_sim::baselines::Policy;
 use plimsoll_sim::question::KernelFamily;
+use plimsoll_sim::tier::TierConfig;
+use plimsoll_sim::world::{Change, StartUp};
 use plimsoll_sim::{InputOptions, Question, QuestionError, RunError, Slo, compare, html};
 use std::io::BufWriter;
 
@@ -18,14 +20,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let mut progress = Progress::new(&question, log.transpose()?);
     let answer = question.answer(&mut progress);
     progress.end()?;
-    let report = answer.map_err(|error| match error {
-        QuestionError::Asked(what) => Failure::usage(what),
-        QuestionError::Run(RunError::Interrupted) => Failure::interrupted(),
-        QuestionError::Run(error @ RunError::Input(_)) => {
-            Failure::failed(error).hint("`--skip-bad` passes over rows that cannot be used")
-        }
-        QuestionError::Run(error) => Failure::failed(error),
-    })?;
+    let report = answer.map_err(failure)?;
     if report.setup.skipped_rows > 0 {
         output::note(&format!("{} rows could not be used and were passed over", report.setup.skipped_rows));
     }
@@ -41,7 +36,19 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn question(args: &RunArgs) -> Result<Question, Failure> {
+/// An error as the program ends with it.
+pub(super) fn failure(error: QuestionError) -> Failure {
+    match error {
+        QuestionError::Asked(what) => Failure::usage(what),
+        QuestionError::Run(RunError::Interrupted) => Failure::interrupted(),
+        QuestionError::Run(error @ RunError::Input(_)) => {
+            Failure::failed(error).hint("`--skip-bad` passes over rows that cannot be used")
+        }
+        QuestionError::Run(error) => Failure::failed(error),
+    }
+}
+
+pub(super) fn question(args: &RunArgs) -> Result<Question, Failure> {
     let policy = Policy::of_name(&args.policy).ok_or_else(|| Failure::usage("no such policy"))?;
     let kernel = args.kernel.as_deref().map(|name| match name {
         "K1" => KernelFamily::K1,
@@ -64,7 +71,55 @@ fn question(args: &RunArgs) -> Result<Question, Failure> {
         kernel,
         cache_view: !args.no_cache_view,
         longest_pause: args.longest_pause_s.map(Nanos::from_secs_f64),
+        decode_instances: args.decode_instances,
+        network_bytes_per_s: args.network_gb_s.map(|gb| gb * 1e9),
+        host: args.host_tokens.map(|tokens| tier(tokens, args.host_gb_s)),
+        pool: args.pool_tokens.map(|tokens| tier(tokens, args.pool_gb_s)),
+        balance_kv: args.balance_kv,
+        changes: changes(args)?,
         slo: Slo { ttft: Nanos::from_millis(args.slo_ttft_ms), tpot: Nanos::from_millis(args.slo_tpot_ms) },
         ..Question::new(&args.trace, &args.profile, args.instances, policy)
     })
+}
+
+fn tier(capacity_tokens: u64, gb_s: f64) -> TierConfig {
+    TierConfig { capacity_tokens, bytes_per_s: gb_s * 1e9, latency: Nanos::from_millis(1) }
+}
+
+/// What happens to engines.
+fn changes(args: &RunArgs) -> Result<Vec<(Nanos, Change)>, Failure> {
+    let wrong = |text: &str, form: &str| Failure::usage(format!("{text:?}: expected {form}"));
+    let seconds = |text: &str| text.parse::<f64>().ok().filter(|s| *s >= 0.0).map(Nanos::from_secs_f64);
+    let start_up = |time: Nanos| StartUp(vec![("start".to_owned(), time)]);
+    let mut changes = Vec::new();
+    for text in &args.kill {
+        let read = || {
+            let (instance, when) = text.split_once('@')?;
+            let (at, back) = when.split_once('+').map_or((when, None), |(at, back)| (at, Some(back)));
+            let back = match back {
+                Some(back) => Some(seconds(back)?),
+                None => None,
+            };
+            Some((instance.parse::<u32>().ok()?, seconds(at)?, back))
+        };
+        let (instance, at, back) = read().ok_or_else(|| wrong(text, "ENGINE@SECOND or ENGINE@SECOND+SECONDS"))?;
+        changes.push((at, Change::Die { instance }));
+        changes.extend(back.map(|back| (at, Change::Return { instance, start_up: start_up(back) })));
+    }
+    for text in &args.slow {
+        let read = || {
+            let (instance, rest) = text.split_once('@')?;
+            let (at, times) = rest.split_once('*')?;
+            Some((seconds(at)?, Change::Slow { instance: instance.parse().ok()?, times: times.parse().ok()? }))
+        };
+        changes.push(read().ok_or_else(|| wrong(text, "ENGINE@SECOND*TIMES"))?);
+    }
+    for text in &args.join {
+        let read = || {
+            let (at, time) = text.split_once('+')?;
+            Some((seconds(at)?, Change::Join { start_up: start_up(seconds(time)?) }))
+        };
+        changes.push(read().ok_or_else(|| wrong(text, "SECOND+SECONDS"))?);
+    }
+    Ok(changes)
 }
