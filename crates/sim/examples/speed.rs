@@ -27,6 +27,7 @@ fn config(profile: &str, instances: u32, policy: PolicyKind, block_tokens: u64) 
         slo: Slo::default(),
         single_steps: false,
         changes: Vec::new(),
+        admission: None,
         mover: None,
         setup: Setup::default(),
     }
@@ -95,6 +96,6 @@ fn main() {
     }
     for policy in [PolicyKind::RoundRobin, PolicyKind::LeastDelay] {
         let name = format!("chats, 100 instances, {policy:?}");
-        row(&name, config("h100-llama3-70b-tp8", 100, policy, 512), chats(count, 300.0));
+        row(&name, config("h100-llama3-70b-tp8", 100, policy, 512), chats(count, 150.0));
     }
 }

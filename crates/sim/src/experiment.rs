@@ -11,6 +11,7 @@ use plimsoll_load::PolicyKind;
 pub const EXPERIMENTS: &[(&str, &str)] = &[
     ("policies", "every placement rule, ours and others', with the same knowledge"),
     ("knowledge", "least delay with and without a view of caches, and one that hears late"),
+    ("traffic", "everybody at once, and traffic scheduling before the fleet"),
     ("tiers", "no memory below the engine's, the host's, a pool for all, both"),
     (
         "migration",
@@ -44,6 +45,9 @@ pub fn variants(name: &str, base: &Question) -> Option<Vec<(String, Question)>> 
             named("one second late", Question { event_lag: Nanos::from_secs(1), ..base.clone() }),
             named("without view", Question { cache_view: false, ..base.clone() }),
         ],
+        "traffic" => {
+            vec![named("open", base.clone()), named("admission", Question { admission: true, ..base.clone() })]
+        }
         "tiers" => {
             let pool_tokens = host_tokens * u64::from(base.instances);
             vec![

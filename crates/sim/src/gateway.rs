@@ -8,6 +8,7 @@ use plimsoll_cache::view::{Family, FleetView, Hit, Prompt, ViewConfig};
 use plimsoll_core::{
     BlockName, Class, EngineKind, InstanceId, KvBatch, KvEvent, LegRole, LoadReport, Nanos, RequestId, Target,
 };
+use plimsoll_load::PoolLoad;
 use plimsoll_load::{
     Ask, AttemptEnd, Charge, HeldTokens, InstanceSpec, PlaceError, Placed, Placement, Scheduler, SchedulerConfig,
     Ticket,
@@ -207,6 +208,22 @@ impl Gateway {
 
     pub fn report(&mut self, id: InstanceId, report: LoadReport, now: Nanos) {
         self.scheduler.report(id, report, now);
+    }
+
+    /// What admission is told of the pool.
+    pub fn pool_loads(&mut self, now: Nanos, into: &mut Vec<PoolLoad>) {
+        self.scheduler.pool_loads(MODEL, now, into);
+    }
+
+    /// A prompt's class, and how much of it the best place has.
+    pub fn classify(&mut self, now: Nanos, names: &[BlockName], prompt_tokens: u64) -> (Class, u64) {
+        self.hear(now);
+        let family = Family { format: NameFormat::Sglang, block_tokens: self.block_tokens };
+        let best = self.config.cache_view.then(|| {
+            let prompt = Prompt::of_names(family, names.to_vec(), prompt_tokens);
+            self.view.hits(now, &prompt).values().map(Hit::tokens).max().unwrap_or(0)
+        });
+        (classify(&self.config.classes, prompt_tokens, best, 0).class, best.unwrap_or(0))
     }
 
     /// Looks up, classifies, chooses and charges.

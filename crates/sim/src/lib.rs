@@ -10,6 +10,7 @@ pub mod agenda;
 pub mod baselines;
 pub mod collect;
 pub mod compare;
+mod door;
 pub mod engine;
 pub mod experiment;
 pub mod gateway;

@@ -13,6 +13,7 @@ use crate::world::{Change, Config, FleetConfig, KvBalance, Mover, RunError, Watc
 use plimsoll_core::Nanos;
 use plimsoll_load::SchedulerConfig;
 use plimsoll_timing::{Kernel, Profile};
+use plimsoll_traffic::admission::Rules;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -54,6 +55,8 @@ pub struct Question {
     /// Running requests move to even out KV.
     pub balance_kv: bool,
     pub changes: Vec<(Nanos, Change)>,
+    /// Traffic scheduling with the gateway's defaults.
+    pub admission: bool,
 }
 
 /// How a decode kernel cuts its work (`workloads.md` section 3).
@@ -104,6 +107,7 @@ impl Question {
             pool: None,
             balance_kv: false,
             changes: Vec::new(),
+            admission: false,
         }
     }
 
@@ -194,6 +198,7 @@ impl Question {
             slo: self.slo,
             single_steps: self.single_steps,
             changes: self.changes.clone(),
+            admission: self.admission.then(|| Rules { seed: self.seed, ..Rules::default() }),
             mover: self.balance_kv.then(|| Box::new(KvBalance::default()) as Box<dyn Mover>),
             setup,
         }
@@ -230,6 +235,7 @@ impl Question {
             let text = tier.map(|tier| format!("{} tokens at {} GB/s", tier.capacity_tokens, tier.bytes_per_s / 1e9));
             put(tier.is_some(), name, text.unwrap_or_default());
         }
+        put(self.admission, "admission", "on".to_owned());
         put(self.balance_kv, "balance_kv", "on".to_owned());
         put(!self.changes.is_empty(), "changes", format!("{:?}", self.changes));
         settings

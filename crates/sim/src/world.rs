@@ -6,6 +6,7 @@ mod legs;
 mod moves;
 mod outcome;
 mod requests;
+mod waiting;
 
 pub use changes::{Change, StartUp};
 pub use fleet::FleetConfig;
@@ -13,6 +14,7 @@ pub use moves::{KvBalance, Move, MoveFigures, Mover, Running};
 
 use crate::agenda::Agenda;
 use crate::collect::{Collector, Finished, Slo};
+use crate::door::Door;
 use crate::engine::{Happened, Instance, Key};
 use crate::gateway::{Gateway, GatewayConfig};
 use crate::report::{Report, Setup};
@@ -21,9 +23,11 @@ use crate::session::{SessionSlot, Sessions};
 use crate::step_time::StepClock;
 use fleet::Engine;
 use moves::Moves;
-use plimsoll_core::{BlockName, InstanceId, Nanos, Rank, Target};
+use plimsoll_core::{InstanceId, Nanos, Rank, Target};
+use plimsoll_traffic::admission::Rules;
 use plimsoll_workload::Session;
-use requests::Request;
+use requests::{Request, Waits};
+use std::collections::BTreeMap;
 
 #[cfg(test)]
 mod tests;
@@ -45,6 +49,8 @@ pub struct Config {
     pub single_steps: bool,
     /// What happens to engines, and when.
     pub changes: Vec<(Nanos, Change)>,
+    /// Traffic scheduling before the fleet; `None`: everybody goes at once.
+    pub admission: Option<Rules>,
     /// Who moves running requests; asked at every poll.
     pub mover: Option<Box<dyn Mover>>,
     /// Goes into the report as it is.
@@ -109,6 +115,8 @@ enum Event {
     Change(u32),
     /// An engine has started up.
     Ready(u32),
+    /// Somebody who waits may have to leave.
+    Look,
 }
 
 /// Of equal times: what has happened comes before what begins.
@@ -148,7 +156,10 @@ struct World<'a> {
     free: Vec<u32>,
     figures: Collector,
     happened: Vec<Happened>,
-    names: Vec<BlockName>,
+    door: Option<Door>,
+    /// By number.
+    waiting: BTreeMap<u64, Waits>,
+    looks_at: Option<Nanos>,
     changes: Vec<(Nanos, Change)>,
     moves: Moves,
     started: u64,
@@ -160,9 +171,11 @@ struct World<'a> {
 
 impl<'a> World<'a> {
     fn new(config: Config, source: Source<'a>, watcher: &'a mut dyn Watcher) -> Self {
-        let Config { mut fleet, gateway, poll, longest_pause, slo, single_steps, changes, mover, setup } = config;
+        let Config { mut fleet, gateway, poll, longest_pause, slo, single_steps, changes, admission, mover, setup } =
+            config;
         let mut clock = StepClock::new(fleet.take_time());
         clock.single_steps = single_steps;
+        let door = admission.map(|rules| Door::new(rules, gateway.assumed_output_tokens));
         let gateway = Gateway::new(gateway, fleet.shape.block_tokens);
         let mut world = World {
             now: Nanos::ZERO,
@@ -179,7 +192,9 @@ impl<'a> World<'a> {
             free: Vec::new(),
             figures: Collector::new(slo),
             happened: Vec::new(),
-            names: Vec::new(),
+            door,
+            waiting: BTreeMap::new(),
+            looks_at: None,
             changes,
             moves: Moves::new(mover),
             started: 0,
@@ -218,6 +233,7 @@ impl<'a> World<'a> {
                 Event::Copied { key } => self.copied(key),
                 Event::Change(nth) => self.change(nth),
                 Event::Ready(instance) => self.ready(instance),
+                Event::Look => self.give_turns(),
             }
         }
         if self.in_flight() > 0 || self.sessions.len() > 0 {
@@ -228,7 +244,7 @@ impl<'a> World<'a> {
     }
 
     fn in_flight(&self) -> u64 {
-        (self.requests.len() - self.free.len()) as u64
+        (self.requests.len() - self.free.len() + self.waiting.len()) as u64
     }
 
     fn status(&self) -> Status {
@@ -305,7 +321,7 @@ impl<'a> World<'a> {
         if self.agenda.len() as u64 > self.idle_events {
             self.idle_events += 1;
             // Nothing to look at until the next event: the poll before it is enough.
-            let idle = sample.running + sample.waiting == 0;
+            let idle = sample.running + sample.waiting == 0 && self.waiting.is_empty();
             let next = self.agenda.next_at().filter(|_| idle).unwrap_or(now);
             let skipped = next.since(now).0 / self.poll.0.max(1);
             let at = Nanos(now.0 + (skipped.max(1)) * self.poll.0.max(1));
@@ -335,6 +351,7 @@ impl<'a> World<'a> {
         self.settle();
         self.announce(id, ends);
         self.tell(id);
+        self.give_turns();
     }
 
     /// What an engine has to say of its cache goes out.

@@ -110,6 +110,9 @@ pub struct RunArgs {
     /// From it, GB/s for each engine
     #[arg(long, value_name = "GB/S", default_value_t = 40.0)]
     pub pool_gb_s: f64,
+    /// Traffic scheduling before the engines, with the gateway's defaults: a request goes, waits or is refused
+    #[arg(long)]
+    pub admission: bool,
     /// Running requests move from the fullest engine to the emptiest
     #[arg(long)]
     pub balance_kv: bool,

@@ -6,7 +6,7 @@ use crate::engine::{Happened, Job, Key};
 use crate::gateway::{Open, Wanted};
 use crate::names;
 use crate::session::SessionSlot;
-use plimsoll_core::{Class, InstanceId, LegRole, Nanos, Target};
+use plimsoll_core::{BlockName, Class, InstanceId, LegRole, Nanos, Target};
 use plimsoll_load::{AttemptEnd, PlaceError};
 
 /// Attempts of one request, the first included.
@@ -24,6 +24,19 @@ pub(super) enum Stage {
     Prefill,
     /// On its way to the engine that decodes it, or there.
     Decode,
+}
+
+/// A request that has no place yet.
+#[derive(Debug)]
+pub(super) struct Waits {
+    pub(super) number: u64,
+    pub(super) arrived: Nanos,
+    pub(super) session: SessionSlot,
+    pub(super) call: u32,
+    pub(super) prompt_tokens: u64,
+    output_tokens: u64,
+    pub(super) class: Option<Class>,
+    pub(super) names: Vec<BlockName>,
 }
 
 #[derive(Debug)]
@@ -51,20 +64,27 @@ impl World<'_> {
         let now = self.now;
         let Some(what) = self.sessions.call(session, call as usize) else { return };
         let (prompt_tokens, output_tokens) = (what.prompt.tokens().max(1), what.output_tokens.max(1));
-        self.names.clear();
-        names::extend(&mut self.names, &what.prompt);
+        let mut names = Vec::new();
+        names::extend(&mut names, &what.prompt);
         self.figures.arrived(now);
         let number = self.figures.requests.arrived;
+        let waits = Waits { number, arrived: now, session, call, prompt_tokens, output_tokens, class: None, names };
+        self.at_the_door(waits);
+    }
+
+    /// A place is chosen, and another one where nobody answers.
+    pub(super) fn launch(&mut self, waits: Waits) {
+        let now = self.now;
+        let Waits { number, arrived, session, call, prompt_tokens, output_tokens, mut class, names } = waits;
         let role = if self.fleet.is_split() { LegRole::Prefill } else { LegRole::Unified };
         let mut exclude: Vec<InstanceId> = Vec::new();
-        let mut class = None;
         for attempt in 0..MOST_ATTEMPTS {
-            let wanted = Wanted { role, attempt, exclude: &exclude, ..Wanted::new(number, &self.names, prompt_tokens) };
+            let wanted = Wanted { role, attempt, exclude: &exclude, ..Wanted::new(number, &names, prompt_tokens) };
             let open = match self.gateway.place(now, &wanted) {
                 Ok(open) => open,
                 Err(error) => {
                     self.figures.refused(now, class, refusal(&error));
-                    return self.over(session, call);
+                    return self.nothing_done(number, session, call);
                 }
             };
             class = Some(open.class);
@@ -75,9 +95,12 @@ impl World<'_> {
                 exclude.push(instance);
                 continue;
             }
+            if let Some(door) = &mut self.door {
+                door.begun(number);
+            }
             let request = Request {
                 number,
-                arrived: now,
+                arrived,
                 session,
                 call,
                 prompt_tokens,
@@ -91,10 +114,17 @@ impl World<'_> {
                 generated: 0,
                 moved: false,
             };
-            let names = self.names.clone();
             return self.send(request, names);
         }
         self.figures.refused(now, class, "no engine answered");
+        self.nothing_done(number, session, call);
+    }
+
+    /// Refused before an engine did anything for it.
+    pub(super) fn nothing_done(&mut self, number: u64, session: SessionSlot, call: u32) {
+        if let Some(door) = &mut self.door {
+            door.cancel(self.now, number);
+        }
         self.over(session, call);
     }
 
@@ -130,7 +160,7 @@ impl World<'_> {
                 let Some(request) = self.take(key) else { return };
                 self.gateway.failed(now, &request.open, AttemptEnd::ClientFault);
                 self.figures.refused(now, Some(request.open.class), "too long for the engine");
-                self.over(request.session, request.call);
+                self.nothing_done(request.number, request.session, request.call);
             }
         }
     }
@@ -142,7 +172,7 @@ impl World<'_> {
     }
 
     /// A call has been answered or refused: its session goes on.
-    fn over(&mut self, session: SessionSlot, call: u32) {
+    pub(super) fn over(&mut self, session: SessionSlot, call: u32) {
         let agenda = &mut self.agenda;
         self.sessions.answered(self.now, session, call as usize, |next, at| {
             agenda.put(at, precedence::CALL, Event::Call { session, call: next as u32 });
@@ -176,7 +206,7 @@ impl World<'_> {
             }
         }
         self.figures.failed(now, request.open.class);
-        self.over(request.session, request.call);
+        self.nothing_done(request.number, request.session, request.call);
     }
 
     /// Tells everybody what happened in a step.
@@ -189,6 +219,9 @@ impl World<'_> {
                     let Some(request) = request(&mut self.requests, key) else { continue };
                     (request.first_token, request.cached_tokens, request.last_token) = (Some(now), cached_tokens, now);
                     self.gateway.first_token(now, &request.open);
+                    if let Some(door) = &mut self.door {
+                        door.first_token(now, request.number);
+                    }
                     self.figures.first_token(now, request.arrived, request.prompt_tokens, cached_tokens);
                 }
                 Happened::Resumed { key } => {
@@ -226,6 +259,10 @@ impl World<'_> {
         let first_token = request.first_token.unwrap_or(now);
         let step = (request.output_tokens > 1).then(|| Nanos(now.since(first_token).0 / (request.output_tokens - 1)));
         self.gateway.completed(now, &request.open, request.cached_tokens, step);
+        if let Some(door) = &mut self.door {
+            let prefill_tokens = request.prompt_tokens.saturating_sub(request.cached_tokens);
+            door.settle(now, request.number, prefill_tokens, request.output_tokens);
+        }
         let Target { instance, rank } = request.open.target;
         let class: Class = request.open.class;
         let one = Finished {

@@ -20,6 +20,7 @@ fn config(policy: PolicyKind, instances: u32, seed: u64, single_steps: bool) -> 
         slo: Slo::default(),
         single_steps,
         changes: Vec::new(),
+        admission: None,
         mover: None,
         setup: Setup::default(),
     }
@@ -222,4 +223,20 @@ fn a_run_that_nothing_can_advance_is_told_with_its_state() {
     let error = run(config(PolicyKind::LeastDelay, 2, 1, false), Box::new(waits), &mut Nobody).unwrap_err();
     let RunError::Stuck { state } = error else { panic!("{error}") };
     assert!(state.contains("0 requests in flight") && state.contains("3 sessions under way"), "{state}");
+}
+
+#[test]
+fn admission_refuses_under_overload_and_high_class_waits_less_for_it() {
+    let serve = |admission: Option<Rules>| {
+        let mut config = config(PolicyKind::LeastDelay, 1, 1, false);
+        config.admission = admission;
+        run(config, sessions(3, 150), &mut Nobody).unwrap()
+    };
+    let (open, guarded) = (serve(None), serve(Some(Rules::default())));
+    for report in [&open, &guarded] {
+        let refused: u64 = report.requests.refused.values().sum();
+        assert_eq!(report.requests.completed + refused + report.requests.failed, report.requests.arrived);
+    }
+    let p90 = |report: &Report| report.classes["high"].ttft_ms.p90;
+    assert!(p90(&guarded) < 0.8 * p90(&open), "{} {}", p90(&guarded), p90(&open));
 }

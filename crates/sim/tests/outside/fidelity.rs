@@ -64,6 +64,7 @@ fn serve(test: &str, tables: Tables, max_running: u64, kv_tokens: u64) -> Option
         slo: Slo::default(),
         single_steps: false,
         changes: Vec::new(),
+        admission: None,
         mover: None,
         setup: Setup::default(),
     };

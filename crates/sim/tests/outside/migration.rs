@@ -48,6 +48,7 @@ fn oc14_a_pause_does_not_grow_with_the_context() {
             slo: Slo::default(),
             single_steps: false,
             changes: Vec::new(),
+            admission: None,
             mover: Some(Box::<Once>::default()),
             setup: Setup::default(),
         };

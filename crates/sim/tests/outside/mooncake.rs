@@ -75,6 +75,7 @@ fn serve(
         slo: Slo::default(),
         single_steps: false,
         changes: Vec::new(),
+        admission: None,
         mover: None,
         setup: Setup::default(),
     };

@@ -120,6 +120,7 @@ fn tpot_ms(profile: &Profile, input: u64, output: u64, concurrency: u64) -> f64 
         slo: Slo::default(),
         single_steps: false,
         changes: Vec::new(),
+        admission: None,
         mover: None,
         setup: Setup::default(),
     };

@@ -1,13 +1,13 @@
 //! Several questions of one trace, one after the other.
 
 use super::progress::Progress;
-use super::{ExperimentArgs, run, write};
+use super::{ExperimentArgs, run as one, write};
 use crate::{Failure, output};
 use plimsoll_sim::experiment::variants;
 use plimsoll_sim::{Report, compare, html};
 
 pub(super) fn run(args: &ExperimentArgs) -> Result<(), Failure> {
-    let base = run::question(&args.run)?;
+    let base = one::question(&args.run)?;
     let questions = variants(&args.name, &base).ok_or_else(|| Failure::usage("there is no such experiment"))?;
     let (mut names, mut reports) = (Vec::new(), Vec::<Report>::new());
     for (name, question) in questions {
@@ -15,7 +15,7 @@ pub(super) fn run(args: &ExperimentArgs) -> Result<(), Failure> {
         let mut progress = Progress::new(&question, None);
         let answer = question.answer(&mut progress);
         progress.end()?;
-        let mut report = answer.map_err(run::failure)?;
+        let mut report = answer.map_err(one::failure)?;
         // On the page they are told apart by the name of the variant.
         report.setup.settings.insert("variant".to_owned(), name.clone());
         report.setup.policy =

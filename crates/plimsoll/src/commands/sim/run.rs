@@ -75,6 +75,7 @@ pub(super) fn question(args: &RunArgs) -> Result<Question, Failure> {
         network_bytes_per_s: args.network_gb_s.map(|gb| gb * 1e9),
         host: args.host_tokens.map(|tokens| tier(tokens, args.host_gb_s)),
         pool: args.pool_tokens.map(|tokens| tier(tokens, args.pool_gb_s)),
+        admission: args.admission,
         balance_kv: args.balance_kv,
         changes: changes(args)?,
         slo: Slo { ttft: Nanos::from_millis(args.slo_ttft_ms), tpot: Nanos::from_millis(args.slo_tpot_ms) },

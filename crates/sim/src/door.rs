@@ -1,0 +1,114 @@
+//! Traffic scheduling before the fleet: the gateway's [`Admission`], with its own view of the pool, as it is.
+//!
+//! It lets a request go, lets it wait, or refuses it with its rule. Traces have no tenants and no deadlines, so there is one tenant, and
+//! only the rules' own promises order who waits.
+
+use crate::gateway::Gateway;
+use plimsoll_core::{Class, Nanos, RequestId};
+use plimsoll_load::PoolLoad;
+use plimsoll_traffic::admission::{Admission, Arrival, Decision, PoolView, Rules, Verdict};
+use plimsoll_traffic::level::InstanceLoad;
+use std::sync::Arc;
+
+/// How quickly the likely length of answers follows those that came.
+const OUTPUT_RATE: f64 = 0.05;
+
+/// A request must be answered by then, whatever the answer.
+const ANSWER_WITHIN: Nanos = Nanos::from_secs(3_600);
+
+/// Admission and what it sees.
+#[derive(Debug)]
+pub(crate) struct Door {
+    admission: Admission,
+    scratch: Vec<PoolLoad>,
+    loads: Vec<InstanceLoad>,
+    likely_output_tokens: f64,
+    tenant: Arc<str>,
+}
+
+impl Door {
+    pub(crate) fn new(rules: Rules, likely_output_tokens: u64) -> Self {
+        Door {
+            admission: Admission::new(rules),
+            scratch: Vec::new(),
+            loads: Vec::new(),
+            likely_output_tokens: likely_output_tokens as f64,
+            tenant: Arc::from("default"),
+        }
+    }
+
+    pub(crate) fn arrive(
+        &mut self,
+        now: Nanos,
+        gateway: &mut Gateway,
+        number: u64,
+        class: Class,
+        prompt_tokens: u64,
+        prefill_tokens: u64,
+    ) -> Verdict {
+        let arrival = Arrival {
+            key: key(number),
+            tenant: Arc::clone(&self.tenant),
+            class,
+            prompt_tokens,
+            prefill_tokens,
+            decode_tokens: self.likely_output_tokens.ceil() as u64,
+            bytes: prompt_tokens * 4,
+            service: None,
+            first_token_by: None,
+            answer_by: now + ANSWER_WITHIN,
+            retry: false,
+        };
+        self.see(now, gateway);
+        self.admission.arrive(now, arrival, &PoolView { taken_at: now, instances: &self.loads })
+    }
+
+    /// Whose turn it is, and who has to leave.
+    pub(crate) fn dispatch(&mut self, now: Nanos, gateway: &mut Gateway) -> Vec<Decision> {
+        if self.admission.is_idle() {
+            return Vec::new();
+        }
+        self.see(now, gateway);
+        self.admission.dispatch(now, &PoolView { taken_at: now, instances: &self.loads })
+    }
+
+    /// When to look again at the latest; `None` while nobody waits.
+    pub(crate) fn next_look(&self, now: Nanos) -> Option<Nanos> {
+        self.admission.next_look(now)
+    }
+
+    pub(crate) fn begun(&mut self, number: u64) {
+        self.admission.begun(key(number), None);
+    }
+
+    pub(crate) fn first_token(&mut self, now: Nanos, number: u64) {
+        self.admission.first_token(key(number), now);
+    }
+
+    pub(crate) fn settle(&mut self, now: Nanos, number: u64, prefill_tokens: u64, output_tokens: u64) {
+        self.admission.settle(key(number), now, Some(prefill_tokens), Some(output_tokens));
+        self.likely_output_tokens += OUTPUT_RATE * (output_tokens as f64 - self.likely_output_tokens);
+    }
+
+    /// Nothing was done for it.
+    pub(crate) fn cancel(&mut self, now: Nanos, number: u64) {
+        self.admission.cancel(key(number), now);
+    }
+
+    fn see(&mut self, now: Nanos, gateway: &mut Gateway) {
+        gateway.pool_loads(now, &mut self.scratch);
+        self.loads.clear();
+        self.loads.extend(self.scratch.iter().map(|load| InstanceLoad {
+            backlog_tokens: load.backlog_tokens,
+            prefill_tokens_per_s: load.prefill_tokens_per_s,
+            reserved_kv_tokens: load.used_kv_tokens,
+            kv_capacity_tokens: load.kv_capacity_tokens,
+            running: load.running,
+        }));
+    }
+}
+
+/// Grows with arrival, as ties want it.
+fn key(number: u64) -> RequestId {
+    RequestId(u128::from(number))
+}
