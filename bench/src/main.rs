@@ -7,6 +7,7 @@ mod gateway;
 mod kv_transfer;
 mod l4;
 mod load;
+mod migration;
 mod schedule;
 mod supervise;
 mod upstream;
@@ -34,6 +35,8 @@ enum Part {
     Schedule(schedule::Args),
     /// Measure how fast KV moves between two engine processes, beside iperf3.
     KvTransfer(kv_transfer::Args),
+    /// Measure what a reader notices when its request moves to another engine, by the length of its context.
+    Migration(migration::Args),
     /// Measure the hit share and time to first token of each policy before a cache that holds all prefixes only together.
     ConstrainedCache(constrained_cache::Args),
     /// One end of `kv-transfer`; prints one JSON line.
@@ -55,6 +58,7 @@ fn main() -> anyhow::Result<()> {
         Part::Engine(args) => engine::run(&args),
         Part::Schedule(args) => schedule::run(&args),
         Part::KvTransfer(args) => kv_transfer::run(&args),
+        Part::Migration(args) => migration::run(&args),
         Part::ConstrainedCache(args) => constrained_cache::run(&args),
         Part::KvEnd(args) => kv_transfer::run_end(&args),
         Part::Load(args) => one_thread(load::run(args)),

@@ -5,6 +5,7 @@ use crate::config::EngineConfig;
 use crate::driver::Size;
 use crate::kv_events::publish::Sink;
 use crate::kv_events::{CachedNames, KvEventsConfig, Medium};
+use crate::mailbox::bells::{Bells, Round};
 use crate::model::{KvStore, Model, Output, Run, Want};
 use crate::offload::worker::Worker;
 use crate::sampling::TokenRules;
@@ -38,6 +39,8 @@ pub(crate) struct Core {
     max_waiting: usize,
     /// Of the offload tier, until it has a thread.
     offload_worker: Option<Worker>,
+    /// Whose readers have news that they were not told of.
+    round: Round,
     pub(crate) stats: Stats,
     rate: Rate,
 }
@@ -91,6 +94,7 @@ impl Core {
             model,
             rules,
             kv,
+            round: Round::default(),
             stats: Stats::default(),
             rate: Rate { since: Instant::now(), tokens: 0 },
             events: None,
@@ -161,7 +165,7 @@ impl Core {
         }
     }
 
-    /// Computes one step, to be posted with [`Core::finish`] before the next. `None` when no sequence could be scheduled.
+    /// Computes one step, to be posted with [`Core::finish`] and told with [`Core::ring_readers`] before the next. `None` when no sequence could be scheduled.
     pub(crate) fn compute(&mut self, started: Instant) -> Option<Computed> {
         let began = Instant::now();
         self.sweep();
@@ -202,11 +206,25 @@ impl Core {
         CachedNames { next_batch, gpu: names(Medium::Gpu), cpu: names(Medium::Cpu) }
     }
 
+    /// Wakes the readers of what was posted.
+    pub(crate) fn ring_readers(&mut self, bells: &Bells) {
+        let began = Instant::now();
+        bells.ring(&mut self.round);
+        self.stats.scheduling_ns += began.elapsed().as_nanos() as u64;
+    }
+
+    /// Takes back the room of a step that was posted.
+    pub(crate) fn give_back(&mut self, computed: Computed) {
+        self.model.give_back(computed.output);
+    }
+
     /// One step of a rank that waits for nobody.
     #[cfg(test)]
     pub(crate) fn step(&mut self) {
         if let Some(computed) = self.compute(Instant::now()) {
             self.finish(&computed, Instant::now(), Duration::ZERO);
+            self.give_back(computed);
+            self.ring_readers(&Bells::default());
         }
     }
 

@@ -11,6 +11,7 @@ use crate::faults::crash::CrashWatch;
 use crate::kv_events::CachedNames;
 use crate::kv_events::publish::Sink;
 use crate::lockstep::Lockstep;
+use crate::mailbox::bells::Bells;
 use crate::mailbox::{Mailbox, Ticket};
 use crate::migration::desk::{Answer, Desk, Heard, Post, Verb};
 use crate::migration::notes::Head;
@@ -26,6 +27,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::task::AbortHandle;
 
 /// Why a request was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,6 +91,8 @@ enum Command {
 struct Shared {
     inbox: Mutex<Inbox>,
     bell: Condvar,
+    /// Those of the readers.
+    bells: Bells,
     /// One per rank.
     stats: Mutex<Vec<Stats>>,
     /// Whose turn it is among the ranks.
@@ -113,6 +117,7 @@ pub struct EngineHandle(Arc<Shared>);
 pub struct Engine {
     handle: EngineHandle,
     thread: Option<JoinHandle<()>>,
+    ringer: Option<AbortHandle>,
     size: Size,
     identity: Option<Identity>,
     posts: Mutex<Option<UnboundedReceiver<Post>>>,
@@ -151,6 +156,7 @@ impl Engine {
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
             bell: Condvar::new(),
+            bells: Bells::default(),
             stats: Mutex::new(lockstep.stats().collect()),
             turn: AtomicUsize::new(0),
             ranks: config.dp_size,
@@ -182,7 +188,7 @@ impl Engine {
                 run(lockstep, desk, &last.0, delay, &carry);
             })
             .map_err(EngineError::Thread)?;
-        Ok(Engine { handle, thread: Some(thread), size, identity, posts: Mutex::new(Some(posts)) })
+        Ok(Engine { handle, thread: Some(thread), ringer: None, size, identity, posts: Mutex::new(Some(posts)) })
     }
 
     #[must_use]
@@ -193,6 +199,11 @@ impl Engine {
     #[must_use]
     pub fn size(&self) -> Size {
         self.size
+    }
+
+    /// From now on readers are woken by a task of the current runtime, where they should be, and no longer by the step loop.
+    pub(crate) fn wake_readers_here(&mut self) {
+        self.ringer = Some(tokio::spawn(self.handle.0.bells.ringing()).abort_handle());
     }
 
     /// What must be equal on engines that exchange KV; `None` on one that exchanges none.
@@ -225,6 +236,9 @@ impl Drop for Engine {
         if let Some(thread) = self.thread.take() {
             // A panic of the loop was already reported by the panic hook.
             let _ = thread.join();
+        }
+        if let Some(ringer) = self.ringer.take() {
+            ringer.abort();
         }
     }
 }
@@ -408,6 +422,8 @@ fn run(mut lockstep: Lockstep, mut desk: Desk, shared: &Shared, delay: Duration,
             let mut told = shared.stats.lock();
             lockstep.end(begun);
             told.iter_mut().zip(lockstep.stats()).for_each(|(told, now)| *told = now);
+            drop(told);
+            lockstep.ring_readers(&shared.bells);
         } else {
             tell(&lockstep, shared);
         }

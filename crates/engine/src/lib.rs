@@ -44,6 +44,6 @@ pub use faults::{FaultSwitch, Faults};
 pub use mailbox::{Ticket, Update};
 pub use refusal::Refusal;
 pub use scheduler::policy::{Order, SchedulePolicy};
-pub use server::serve;
+pub use server::{serve, serve_and_tell};
 pub use urgency::Urgency;
 pub use words::{WORD_COUNT, WORDS, word};

@@ -13,6 +13,7 @@ use crate::config::{EngineConfig, EngineError};
 use crate::core::{Computed, Core};
 use crate::driver::Size;
 use crate::faults::SlowStep;
+use crate::mailbox::bells::Bells;
 use crate::stats::Stats;
 use crate::timing::{Pacer, Timing};
 use crate::transfer::Identity;
@@ -107,7 +108,13 @@ impl Lockstep {
     pub(crate) fn step(&mut self, least: Duration) {
         if let Some(begun) = self.begin(least, None) {
             self.end(begun);
+            self.ring_readers(&Bells::default());
         }
+    }
+
+    /// Wakes the readers of what [`Self::end`] posted.
+    pub(crate) fn ring_readers(&mut self, bells: &Bells) {
+        self.ranks.iter_mut().for_each(|core| core.ring_readers(bells));
     }
 
     /// Computes a step of every rank, which takes at least `least` where there is anything to compute, and longer still
@@ -146,7 +153,7 @@ impl Lockstep {
         Some(Begun { parts, slowest, ended, spent })
     }
 
-    /// Counts and posts what [`Self::begin`] computed.
+    /// Counts and posts what [`Self::begin`] computed. Readers are woken by [`Self::ring_readers`].
     pub(crate) fn end(&mut self, begun: Begun) {
         for (core, (computed, own)) in self.ranks.iter_mut().zip(begun.parts) {
             core.stats.joint_steps += 1;
@@ -156,6 +163,7 @@ impl Lockstep {
             core.stats.lost_ns = self.pacer.lost.as_nanos() as u64;
             if let Some(computed) = computed {
                 core.finish(&computed, begun.ended, begun.spent);
+                core.give_back(computed);
             }
         }
     }

@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
+pub(crate) mod bells;
 mod kept;
 #[cfg(test)]
 mod tests;
@@ -39,6 +40,23 @@ pub struct Update {
 }
 
 impl Update {
+    /// What is new, which is none any more. Memory for ids and text stays where it is: the step loop fills it again and
+    /// asks nobody for more.
+    fn taken(&mut self) -> Update {
+        let taken = Update {
+            ids: self.ids.as_slice().into(),
+            text: self.text.as_str().into(),
+            logprobs: std::mem::take(&mut self.logprobs),
+            prompt_logprobs: std::mem::take(&mut self.prompt_logprobs),
+            finish: self.finish.take(),
+            embedding: self.embedding.take(),
+            ..*self
+        };
+        self.ids.clear();
+        self.text.clear();
+        taken
+    }
+
     /// Adds the news that came after these.
     pub(crate) fn absorb(&mut self, later: Update) {
         self.ids.extend(later.ids);
@@ -59,6 +77,8 @@ pub(crate) struct Mailbox {
     /// In place of `news`, for a request that came by migration.
     kept: Option<Mutex<Kept>>,
     bell: Notify,
+    /// It is on the way to be rung ([`bells`]).
+    noted: AtomicBool,
     closed: AtomicBool,
     /// The scheduler has looked at it and it stays.
     settled: AtomicBool,
@@ -92,20 +112,47 @@ impl Mailbox {
 
     /// Adds news and wakes the reader. Nothing is added after a finish.
     pub(crate) fn post(&self, change: impl FnOnce(&mut Update)) {
-        if let Some(kept) = &self.kept {
-            if kept.lock().add(change) {
-                self.bell.notify_waiters();
-            }
-            return;
+        if self.put(change) {
+            self.ring();
         }
-        {
-            let mut news = self.news.lock();
-            if news.finish.is_some() {
-                return;
-            }
+    }
+
+    /// As [`Self::post`], and leaves it to the caller to wake the reader: false when there is nothing to wake it for.
+    pub(crate) fn put(&self, change: impl FnOnce(&mut Update)) -> bool {
+        if let Some(kept) = &self.kept {
+            return kept.lock().add(change);
+        }
+        let mut news = self.news.lock();
+        let open = news.finish.is_none();
+        if open {
             change(&mut news);
         }
-        self.bell.notify_one();
+        open
+    }
+
+    /// Wakes the reader.
+    pub(crate) fn ring(&self) {
+        if self.kept.is_some() {
+            self.bell.notify_waiters();
+        } else {
+            self.bell.notify_one();
+        }
+    }
+
+    /// See [`crate::sequence::Sequence::touch`].
+    pub(crate) fn touch(&self) -> usize {
+        usize::from(self.news.is_locked()) + usize::from(self.noted.load(Ordering::Relaxed))
+    }
+
+    /// From now on it is noted, until [`Self::ring_noted`]. False when it is already.
+    fn begin_note(&self) -> bool {
+        // Release and acquire with the swap below: whoever rings after it has seen what was put before the note.
+        !self.noted.swap(true, Ordering::AcqRel)
+    }
+
+    fn ring_noted(&self) {
+        self.noted.swap(false, Ordering::AcqRel);
+        self.ring();
     }
 
     /// The scheduler keeps the request: for now it is not refused.
@@ -152,13 +199,7 @@ impl Mailbox {
         }
         let mut news = self.news.lock();
         let ready = !news.ids.is_empty() || news.finish.is_some();
-        let rest = Update {
-            cached_tokens: news.cached_tokens,
-            host_tokens: news.host_tokens,
-            retractions: news.retractions,
-            ..Update::default()
-        };
-        ready.then(|| std::mem::replace(&mut *news, rest))
+        ready.then(|| news.taken())
     }
 
     /// From now on, and if it was before, `departures` hears under `serial` that the reader left.
@@ -176,9 +217,25 @@ impl Mailbox {
     fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
+        self.depart();
+    }
+
+    /// Says again that the reader left, if it has: for a request that was not there when it was said.
+    pub(crate) fn repeat_departure(&self) {
+        if self.closed.load(Ordering::SeqCst) {
+            self.depart();
+        }
+    }
+
+    fn depart(&self) {
         if let Some((departures, serial)) = self.departure.get() {
             departures.0.lock().push(*serial);
         }
+    }
+
+    /// Whether it waits for another reader when one leaves. Nobody is told of that.
+    pub(crate) fn lingers(&self) -> bool {
+        self.kept.is_some()
     }
 }
 

@@ -196,7 +196,7 @@ pub enum Want {
 }
 
 /// Results of a forward pass, in the order of the runs that wanted them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Output {
     /// `[positions that want logits][logit_count]`, token id = index + [`ModelConfig::first_logit`]. Ids that the model never
     /// generates have negative infinity.
@@ -214,7 +214,13 @@ pub struct Model {
     isa: Isa,
     team: Arc<Team>,
     buffers: forward::Buffers,
+    /// Room for the next results.
+    spare: Output,
 }
+
+/// Numbers that are worth keeping room for between steps: a fresh megabyte costs the system more than to fill it. Not the
+/// logits of a long prompt.
+const MOST_SPARE: usize = 1 << 22;
 
 impl Model {
     /// Makes the weights from the seed (tens of milliseconds for the default size); computes on the caller's thread.
@@ -233,7 +239,8 @@ impl Model {
     pub fn with_weights(config: ModelConfig, weights: Arc<Weights>) -> Self {
         let rope = rope::Table::new(&config.rope, config.head_dim);
         let team = Arc::new(Team::alone());
-        Model { config, weights, rope, isa: Isa::best(), team, buffers: forward::Buffers::default() }
+        let (buffers, spare) = (forward::Buffers::default(), Output::default());
+        Model { config, weights, rope, isa: Isa::best(), team, buffers, spare }
     }
 
     /// Computes on these threads from now on. Results are the same on any number of them.
@@ -276,8 +283,16 @@ impl Model {
     pub fn forward(&mut self, runs: &[Run<'_>], kv: &mut KvStore) -> Output {
         let positions = runs.iter().map(|run| run.start + run.tokens.len()).max().unwrap_or(0);
         self.rope.grow(positions);
-        let Model { config, weights, rope, isa, team, buffers } = self;
+        let Model { config, weights, rope, isa, team, buffers, spare } = self;
         let pass = forward::Pass { config, weights, rope, isa: *isa, team };
-        team.enter(|| pass.run(runs, kv, buffers))
+        let output = std::mem::take(spare);
+        team.enter(|| pass.run(runs, kv, buffers, output))
+    }
+
+    /// Gives back results that are no longer needed, for the room that they take.
+    pub fn give_back(&mut self, output: Output) {
+        if output.logits.capacity() + output.hidden.capacity() <= MOST_SPARE {
+            self.spare = output;
+        }
     }
 }

@@ -30,11 +30,22 @@ pub struct Late {
     pub wanted: Nanos,
     /// It would be late with the engine to itself.
     pub alone: bool,
+    /// It is late because none of so many places among the running came free, and not for what is to be computed.
+    pub no_place_of: Option<usize>,
 }
 
 impl std::fmt::Display for Late {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Late { goal, predicted, wanted, alone } = self;
+        let Late { goal, predicted, wanted, alone, no_place_of } = self;
+        if let Some(places) = no_place_of {
+            return write!(
+                f,
+                "{goal}: all {places} places among the running (--max-running) are taken; with one now it would take \
+                 {:.0} ms, wanted {:.0} ms: repeat later or elsewhere, or ask for more time",
+                predicted.as_millis_f64(),
+                wanted.as_millis_f64()
+            );
+        }
         let whose = if *alone { "even with the engine to itself" } else { "behind the requests that come before it" };
         write!(
             f,

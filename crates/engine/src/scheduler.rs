@@ -233,7 +233,11 @@ impl Scheduler {
         left.retain(|serial| self.waiting.remove(*serial).is_none());
         let waited = known - left.len();
         let before = self.running.len();
-        for sequence in self.running.extract_if(.., |sequence| sequence.mailbox.is_closed()) {
+        left.sort_unstable();
+        let is_left = |sequence: &mut Sequence| {
+            if sequence.lingers { sequence.mailbox.is_closed() } else { left.binary_search(&sequence.serial).is_ok() }
+        };
+        for sequence in self.running.extract_if(.., is_left) {
             self.blocks.release(&sequence.pages);
         }
         (waited + before - self.running.len(), left)

@@ -93,6 +93,14 @@ impl Generation {
         })
     }
 
+    /// See [`Sequence::touch`].
+    fn touch(&self) -> usize {
+        let text =
+            self.stream.as_ref().map_or(0, |stream| stream.text().as_bytes().last().map_or(0, |last| *last as usize));
+        let rest = [usize::from(self.params.logprobs.is_some()), self.params.stop.len(), self.sent_bytes, text];
+        rest.into_iter().fold(self.params.max_new_tokens, usize::wrapping_add)
+    }
+
     /// First prompt position whose logits are still needed for log-probabilities of the prompt. None once there is
     /// output: they went out with its first token, here or where the request came from.
     fn prompt_logits_from(&self, tokens: &[u32], prompt_len: usize) -> Option<usize> {
@@ -125,6 +133,8 @@ pub(crate) struct Sequence {
     pub(crate) names: Option<Names>,
     pub(crate) job: Job,
     pub(crate) mailbox: Arc<Mailbox>,
+    /// What the mailbox says of itself: that is in a reader's cache more often than in ours.
+    pub(crate) lingers: bool,
     /// Prompt tokens taken from the cache at the first admission; `None` before it.
     pub(crate) cached_tokens: Option<usize>,
     /// Of them, those that came from the offload tier.
@@ -172,6 +182,7 @@ impl Sequence {
             owner: request.owner,
             names: None,
             job,
+            lingers: mailbox.lingers(),
             mailbox,
             cached_tokens: None,
             host_tokens: 0,
@@ -185,6 +196,16 @@ impl Sequence {
             load: None,
             outbound: None,
         }
+    }
+
+    /// Reads a bit of everything that the end of a step needs of a running sequence, so that it lies in a cache. The number
+    /// means nothing.
+    pub(crate) fn touch(&self) -> usize {
+        let job = match &self.job {
+            Job::Generate(generation) => generation.touch(),
+            Job::Embed { sum } => sum.len(),
+        };
+        job.wrapping_add(self.tokens.last().map_or(0, |last| *last as usize)).wrapping_add(self.mailbox.touch())
     }
 
     /// Tokens that are known but not computed: 1 while decoding, more while in prefill.
@@ -316,12 +337,15 @@ impl Sequence {
 
     /// A token that a prefill engine chose.
     pub(crate) fn go_on_from(&mut self, first: &First, rules: &TokenRules) -> Option<Finish> {
-        self.push(first.token, first.logprobs(), rules, None)
+        let finish = self.push(first.token, first.logprobs(), rules, None);
+        self.mailbox.ring();
+        finish
     }
 
     /// Ends a prefill leg with its one token.
     pub(crate) fn hand_over(&mut self, first: &First, rules: &TokenRules) {
         self.push(first.token, first.logprobs(), rules, Some(Finish::HandedOver));
+        self.mailbox.ring();
     }
 
     /// Leaves the log-probabilities of the prompt to the prefill leg, whose answer has them.
@@ -333,7 +357,8 @@ impl Sequence {
         }
     }
 
-    /// Appends a generated token and posts it. Says when the request is complete; `last` completes it in any case.
+    /// Appends a generated token and puts it into the mailbox; to wake the reader is left to the caller. Says when the
+    /// request is complete; `last` completes it in any case.
     pub(crate) fn push(
         &mut self,
         token: u32,
@@ -370,7 +395,7 @@ impl Sequence {
             self.rid.release();
         }
         let news = stream.text().get(*sent_bytes..visible).unwrap_or_default();
-        self.mailbox.post(|update| {
+        self.mailbox.put(|update| {
             update.ids.push(token);
             update.text.push_str(news);
             update.logprobs.extend(reported);

@@ -11,7 +11,7 @@ use crate::transfer::{Pool, Terms};
 use axum::Router;
 use axum::extract::{Path, Query, Request as HttpRequest, State as Extract};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use body::{Bodies, Body, RankHeader};
@@ -36,6 +36,7 @@ mod faults;
 mod fields;
 mod generate;
 mod info;
+mod leftovers;
 mod listener;
 mod logprobs;
 mod metrics;
@@ -83,17 +84,32 @@ impl State {
 /// Runs an engine on a listener until `shutdown` completes and running requests are done or `drain` is over.
 ///
 /// # Errors
-/// When a setting cannot work, the step thread cannot start, or the listener breaks.
+/// When a setting cannot work, another port is taken, the step thread cannot start, or the listener breaks.
 pub async fn serve(
     config: EngineConfig,
     listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), EngineError> {
+    serve_and_tell(config, listener, || {}, shutdown).await
+}
+
+/// As [`serve`]. Calls `ready` when the model is there and every port is open, before the first request is taken; whatever
+/// cannot work has failed by then.
+///
+/// # Errors
+/// As [`serve`].
+pub async fn serve_and_tell(
+    config: EngineConfig,
+    listener: TcpListener,
+    ready: impl FnOnce(),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), EngineError> {
     let faults = FaultSwitch::default();
     let ranks = config.dp_size as u16;
     let opened = config.kv_events.as_ref().map(|events| Streams::open(events, ranks, &faults)).transpose()?;
     let (kv_events, sinks) = opened.unzip();
-    let engine = Engine::start_with(&config, faults.clone(), sinks.unwrap_or_default())?;
+    let mut engine = Engine::start_with(&config, faults.clone(), sinks.unwrap_or_default())?;
+    engine.wake_readers_here();
     let http_port = listener.local_addr().map_err(EngineError::Accept)?.port();
     let disagg = match engine.identity() {
         Some(identity) if config.disagg.role != Role::Unified => Some(Service::start(
@@ -121,6 +137,7 @@ pub async fn serve(
         started_s,
         draining: AtomicBool::new(false),
     });
+    ready();
     listener::run(listener, [router(&state), router_when_full(&state)], &state, shutdown).await?;
     // Joining the step thread takes up to one step: not on the runtime's threads.
     let kv_events = state.kv_events.clone();
@@ -224,7 +241,8 @@ fn router(state: &Arc<State>) -> Router {
         })
         .layer(from_fn_with_state(Arc::clone(state), freeze_when_faulty))
         .merge(fault_switch)
-        .layer(axum::middleware::from_fn(echo_request_id))
+        .layer(from_fn(echo_request_id))
+        .layer(from_fn(leftovers::read_to_the_end))
         .with_state(Arc::clone(state))
 }
 

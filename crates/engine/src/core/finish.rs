@@ -34,6 +34,7 @@ impl Core {
     /// Samples and posts what was computed. `now` is when the step ended, `spent` what it took.
     pub(crate) fn finish(&mut self, computed: &Computed, now: Instant, spent: Duration) {
         let began = Instant::now();
+        self.fetch_running();
         let mut tally = Tally::default();
         let rows = self.commit(computed, &mut tally);
         let committed = Instant::now();
@@ -53,6 +54,14 @@ impl Core {
         let sampling = chosen - committed;
         self.stats.sampling_ns += sampling.as_nanos() as u64;
         self.stats.scheduling_ns += (computed.planning + began.elapsed() - sampling).as_nanos() as u64;
+    }
+
+    /// The model has driven everything else out of the caches. Read in a loop of its own, the places that the passes below need
+    /// come from memory many at a time; one sequence after another they would be waited for one at a time, which is most of
+    /// what these passes cost when many run.
+    fn fetch_running(&self) {
+        let touched: usize = self.scheduler.running.iter().map(Sequence::touch).fold(0, usize::wrapping_add);
+        std::hint::black_box(touched);
     }
 
     /// What was scheduled is computed. Returns whose next token is to be chosen, and by which logits.
@@ -122,7 +131,9 @@ impl Core {
                 Some(last) => self.stats.itl.observe((now - last).as_secs_f64()),
                 None => self.stats.ttft.observe((now - sequence.arrived).as_secs_f64()),
             }
-            if sequence.push(token, reported, &self.rules, None).is_some() {
+            let finish = sequence.push(token, reported, &self.rules, None);
+            self.round.note(&sequence.mailbox);
+            if finish.is_some() {
                 self.stats.e2e.observe((now - sequence.arrived).as_secs_f64());
                 complete.push(index);
             }

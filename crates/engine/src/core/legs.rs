@@ -6,6 +6,7 @@ use super::moving::NoRoom;
 use crate::disagg::failure::Failure;
 use crate::disagg::leg::{Inbound, Leg, News, Reply, Turn};
 use crate::disagg::notes::First;
+use crate::offload::load::Load;
 use crate::refusal::Refusal;
 use crate::request::Finish;
 use crate::sequence::Sequence;
@@ -13,6 +14,8 @@ use crate::transfer::Pages;
 use plimsoll_cache::Chain;
 use std::collections::VecDeque;
 use std::time::Instant;
+
+mod loading;
 
 /// Legs that are not in the schedule, in order of arrival.
 #[derive(Debug, Default)]
@@ -42,6 +45,17 @@ enum Hold {
     Wanted { from_level: i64 },
     /// A place, and pages for the whole prompt, of which the first `have` came from the cache.
     Pages { pages: Vec<u32>, have: usize },
+    /// The same, while the offload tier brings some; prefill waits.
+    Loading { pages: Vec<u32>, have: usize, load: Box<Load> },
+}
+
+impl Hold {
+    fn pages(&self) -> Option<&[u32]> {
+        match self {
+            Hold::Pages { pages, .. } | Hold::Loading { pages, .. } => Some(pages),
+            Hold::Nothing | Hold::Wanted { .. } => None,
+        }
+    }
 }
 
 /// How many legs wait for what, in SGLang's terms.
@@ -62,12 +76,12 @@ impl Legs {
 
     /// Legs that wait for their turn, as requests in the queue do.
     fn waiting(&self) -> usize {
-        let unheld = self.arriving.iter().filter(|arriving| !matches!(arriving.hold, Hold::Pages { .. }));
+        let unheld = self.arriving.iter().filter(|arriving| arriving.hold.pages().is_none());
         self.bootstrapping.len() + unheld.count()
     }
 
     pub(crate) fn counts(&self) -> LegCounts {
-        let held = |arriving: &&Arriving| matches!(arriving.hold, Hold::Pages { .. });
+        let held = |arriving: &&Arriving| arriving.hold.pages().is_some();
         let decode_transfer = self.arriving.iter().filter(held).count();
         let unheld = self.arriving.iter().filter(|arriving| !held(arriving)).map(|arriving| &arriving.sequence);
         LegCounts {
@@ -79,14 +93,16 @@ impl Legs {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_loading(&self) -> bool {
+        self.arriving.iter().any(|arriving| matches!(arriving.hold, Hold::Loading { .. }))
+    }
+
     /// Pages that are held outside the schedule.
     #[cfg(test)]
     pub(crate) fn held_pages(&self) -> Vec<u32> {
-        let arriving = self.arriving.iter().filter_map(|arriving| match &arriving.hold {
-            Hold::Pages { pages, .. } => Some(pages),
-            _ => None,
-        });
-        self.shipping.iter().map(|sequence| &sequence.pages).chain(arriving).flatten().copied().collect()
+        let arriving = self.arriving.iter().filter_map(|arriving| arriving.hold.pages());
+        self.shipping.iter().map(|sequence| &*sequence.pages).chain(arriving).flatten().copied().collect()
     }
 }
 
@@ -141,6 +157,7 @@ impl Core {
             self.receive();
         }
         self.ship();
+        self.load_arrivals(Instant::now());
         self.make_room_for_arrivals();
     }
 
@@ -278,16 +295,13 @@ impl Core {
             let empty = Chain::new(1, None);
             let chain = std::mem::replace(&mut self.legs.arriving[index].sequence.chain, empty);
             let reserved = self.reserve(chain.digests(), wanted);
-            let arriving = &mut self.legs.arriving[index];
-            arriving.sequence.chain = chain;
+            self.legs.arriving[index].sequence.chain = chain;
             match reserved {
-                Ok((pages, have)) => {
-                    arriving.leg.reply(Reply::Ready { have_pages: have });
-                    arriving.hold = Hold::Pages { pages, have };
-                }
+                Ok((pages, have)) => self.hold(index, pages, have),
                 Err(NoRoom { pages, available_pages, .. }) => {
                     let lacking = pages.saturating_sub(available_pages) as i64;
-                    arriving.hold = Hold::Wanted { from_level: self.scheduler.level() + lacking };
+                    let from_level = self.scheduler.level() + lacking;
+                    self.legs.arriving[index].hold = Hold::Wanted { from_level };
                     return;
                 }
             }
@@ -301,8 +315,8 @@ impl Core {
     }
 
     fn let_go(&mut self, arriving: Arriving) -> Sequence {
-        if let Hold::Pages { pages, .. } = arriving.hold {
-            self.unreserve(&pages);
+        if let Some(pages) = arriving.hold.pages() {
+            self.unreserve(pages);
         }
         arriving.sequence
     }
@@ -330,7 +344,7 @@ impl Core {
         for _ in 0..self.legs.arriving.len() {
             let Some(arriving) = self.legs.arriving.pop_front() else { break };
             if gone(&arriving.sequence) {
-                let begun = matches!(arriving.hold, Hold::Pages { .. });
+                let begun = arriving.hold.pages().is_some();
                 removed.push((self.let_go(arriving), begun));
             } else {
                 self.legs.arriving.push_back(arriving);

@@ -88,6 +88,7 @@ impl Core {
     pub(crate) fn put_back(&mut self, moved: Moved) {
         let Moved { sequence, place } = moved;
         let mut sequence = *sequence;
+        let mailbox = Arc::clone(&sequence.mailbox);
         if !sequence.pages.is_empty() && self.scheduler.has_place() {
             let place = place.min(self.scheduler.running.len());
             self.scheduler.running.insert(place, sequence);
@@ -95,6 +96,8 @@ impl Core {
             self.give_up_pages(&mut sequence);
             self.scheduler.enqueue(sequence);
         }
+        // The schedule may have heard of it while the sequence was not there.
+        mailbox.repeat_departure();
         self.refresh();
     }
 

@@ -28,6 +28,17 @@ pub(crate) trait Lanes: Copy + Send + Sync {
     fn store(self, value: Self::V, to: &mut Block);
     /// `factor * row + sums`, rounded once.
     fn add_scaled(self, factor: f32, row: Self::V, sums: Self::V) -> Self::V;
+    /// Asks for a cache line that is read soon. Changes nothing but the time it takes.
+    fn prefetch(self, line: &Block);
+}
+
+/// [`Lanes::prefetch`] for 16 steps of an inner dimension. Every second line: processors fetch its neighbour too, and have
+/// few places for lines that a program waits for (a fifth faster than to ask for all, on Zen 4).
+#[inline(always)]
+pub(crate) fn prefetch_square<L: Lanes>(lanes: L, square: &Square) {
+    for line in square.iter().step_by(2) {
+        lanes.prefetch(line);
+    }
 }
 
 /// Work that is compiled once for each instruction set. `run` must be `#[inline(always)]`, and what it calls too.
@@ -129,7 +140,14 @@ impl Lanes for Portable {
         }
         sums
     }
+
+    #[inline(always)]
+    fn prefetch(self, _: &Block) {}
 }
+
+/// Into the second-level cache: the first is full of what is in use.
+#[cfg(target_arch = "x86_64")]
+const SECOND_LEVEL: i32 = std::arch::x86_64::_MM_HINT_T1;
 
 #[cfg(target_arch = "x86_64")]
 impl Lanes for pulp::x86::V3 {
@@ -151,6 +169,11 @@ impl Lanes for pulp::x86::V3 {
         let factor = self.splat_f32s(factor);
         [self.mul_add_f32s(factor, row[0], sums[0]), self.mul_add_f32s(factor, row[1], sums[1])]
     }
+
+    #[inline(always)]
+    fn prefetch(self, line: &Block) {
+        self.sse._mm_prefetch::<SECOND_LEVEL>(std::ptr::from_ref(line).cast());
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -171,5 +194,10 @@ impl Lanes for pulp::x86::V4 {
     #[inline(always)]
     fn add_scaled(self, factor: f32, row: pulp::f32x16, sums: pulp::f32x16) -> pulp::f32x16 {
         self.mul_add_f32s(self.splat_f32s(factor), row, sums)
+    }
+
+    #[inline(always)]
+    fn prefetch(self, line: &Block) {
+        self.sse._mm_prefetch::<SECOND_LEVEL>(std::ptr::from_ref(line).cast());
     }
 }

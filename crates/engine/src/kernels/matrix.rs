@@ -1,7 +1,7 @@
 //! A weight matrix in panels, and its product with rows laid out in blocks.
 
 use super::grid::Grid;
-use super::lanes::{Block, Isa, Kernel, LANES, Lanes, Square, ZERO};
+use super::lanes::{Block, Isa, Kernel, LANES, Lanes, Square, ZERO, prefetch_square};
 use super::tile::{ROWS, tile, tiles_of, with_height};
 use crate::team::Team;
 use std::ops::Range;
@@ -169,7 +169,7 @@ impl Kernel for Product<'_> {
     }
 }
 
-impl Product<'_> {
+impl<'a> Product<'a> {
     /// All rows of `P` panels. A stretch of the weights stays in the first cache while all tiles of rows use it.
     #[inline(always)]
     fn group<L: Lanes, const P: usize>(&mut self, lanes: L, panel: usize) {
@@ -185,11 +185,25 @@ impl Product<'_> {
         let mut start = 0;
         while start < blocks {
             let inner = start..(start + stretch).min(blocks);
-            for (row, height) in tiles_of(rows) {
-                with_height!(height, M => self.tile::<L, M, P>(lanes, panel, row, inner.clone(), &own));
+            for (index, (row, height)) in tiles_of(rows).enumerate() {
+                let ahead = if index == 1 { self.after(&inner, panel, stretch) } else { [None; P] };
+                with_height!(height, M => self.tile::<L, M, P>(lanes, panel, row, inner.clone(), &own, &ahead));
             }
             start += stretch;
         }
+    }
+
+    /// For each panel what follows its stretch `inner`: the next one, or the first of the panel that takes its place. The
+    /// first tile of rows waits for memory, the others find the weights in the cache and have time to ask for more.
+    #[inline(always)]
+    fn after<const P: usize>(&self, inner: &Range<usize>, panel: usize, stretch: usize) -> [Option<&'a [Square]>; P] {
+        let blocks = self.matrix.inputs / LANES;
+        let (panel, from) = if inner.end < blocks { (panel, inner.end) } else { (panel + P, 0) };
+        let length = stretch.min(blocks - from);
+        std::array::from_fn(|p| {
+            let first = (panel + p) * blocks + from;
+            (panel + p < self.panels.end).then(|| &self.matrix.squares[first..first + length])
+        })
     }
 
     #[inline(always)]
@@ -200,6 +214,7 @@ impl Product<'_> {
         row: usize,
         inner: Range<usize>,
         squares: &[&[Square]; P],
+        ahead: &[Option<&[Square]>; P],
     ) {
         let rows = self.rows;
         let at = |p: usize| (panel + p - self.panels.start) * rows + row;
@@ -215,7 +230,14 @@ impl Product<'_> {
             }
         }
         let x = &self.x[row..];
-        let sums = tile(lanes, x, rows, inner, LANES, |block| std::array::from_fn(|p| &squares[p][block]), sums);
+        let first = inner.start;
+        let own = |block: usize| {
+            for square in ahead.iter().flatten().filter_map(|ahead| ahead.get(block - first)) {
+                prefetch_square(lanes, square);
+            }
+            std::array::from_fn(|p| &squares[p][block])
+        };
+        let sums = tile(lanes, x, rows, inner, LANES, own, sums);
         for p in 0..P {
             for (m, sums) in sums.iter().enumerate() {
                 lanes.store(sums[p], &mut self.y[at(p) + m]);

@@ -80,4 +80,6 @@ pub(crate) enum Refusal {
     BadFence,
     /// The target's side of it: it has the request.
     TakenOver,
+    /// The target's side: it has everything and has lost the source, which may have committed.
+    CutOff,
 }

@@ -104,6 +104,11 @@ pub(crate) enum VerbError {
     BadFence,
     #[error("the target has taken over: abort the request by its rid instead")]
     TakenOver,
+    #[error(
+        "everything is here and the source, which may have committed, cannot be told: take over here, or resume there \
+         and let this expire"
+    )]
+    CutOff,
     #[error("the id is in use for {0}: take a fresh one")]
     Conflict(&'static str),
     #[error("no request with this rid is running or waiting here")]
@@ -139,6 +144,7 @@ impl VerbError {
             Refusal::Over => VerbError::Over { state, why },
             Refusal::BadFence => VerbError::BadFence,
             Refusal::TakenOver => VerbError::TakenOver,
+            Refusal::CutOff => VerbError::CutOff,
         }
     }
 }

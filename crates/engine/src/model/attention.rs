@@ -4,6 +4,10 @@
 //! for all of them. Scores and the mix of values are products of the kind of [`crate::kernels::tile`], with a tile of
 //! keys or values as the panel.
 //!
+//! Pages lie anywhere, and a decoding query uses each tile once: left to itself, the processor would wait at the start of
+//! every tile for memory and for the address of its page. So while the keys of a span are in use its values are asked for,
+//! and while those are, the keys of the next span.
+//!
 //! The context is walked from its beginning in spans of 128 positions with a running maximum, so nothing grows with its
 //! length. The order of every sum follows the absolute position alone: scores add up over the dimension; in each span
 //! the largest score is raised, what was summed so far is scaled to it, then weights are added in 16 lanes by position
@@ -15,7 +19,7 @@ use super::kv::{HeadKv, TILE};
 use super::rope;
 use super::{ModelConfig, Run};
 use crate::kernels::elementwise::{exp, rms_norm_one, tree_sum};
-use crate::kernels::lanes::{Kernel, Lanes, ZERO};
+use crate::kernels::lanes::{Kernel, Lanes, ZERO, prefetch_square};
 use crate::kernels::tile::{tile, tiles_of, with_height};
 use crate::kernels::{Block, Isa, LANES};
 use std::ops::Range;
@@ -117,8 +121,11 @@ impl Kernel for Attend<'_, '_> {
 
     #[inline(always)]
     fn run<L: Lanes>(mut self, lanes: L) {
+        let tiles = self.tiles();
+        for tile in 0..SPAN.min(tiles) {
+            self.task.kv.keys(self.task.run.pages, tile).iter().for_each(|square| prefetch_square(lanes, square));
+        }
         let count = self.prepare();
-        let tiles = (self.task.position + self.task.rows.len()).div_ceil(TILE);
         let mut first = 0;
         while first < tiles {
             let span = first..(first + SPAN).min(tiles);
@@ -134,6 +141,11 @@ impl Kernel for Attend<'_, '_> {
 impl Attend<'_, '_> {
     fn blocks(&self) -> usize {
         self.layer.config.head_dim / LANES
+    }
+
+    /// Of the whole context.
+    fn tiles(&self) -> usize {
+        (self.task.position + self.task.rows.len()).div_ceil(TILE)
     }
 
     /// Collects the queries, normed, rotated and scaled; query `row * group + head` is that head's of a row.
@@ -192,11 +204,17 @@ impl Attend<'_, '_> {
         let blocks = self.blocks();
         let task = &self.task;
         let keys: [_; P] = std::array::from_fn(|p| task.kv.keys(task.run.pages, at + p));
+        let values: [_; P] = std::array::from_fn(|p| task.kv.values(task.run.pages, at + p));
         let Scratch { queries, scores, .. } = &mut *self.scratch;
         for (first, height) in tiles_of(count) {
             with_height!(height, M => {
                 let zero = [[lanes.load(&ZERO); P]; M];
-                let squares = |block: usize| std::array::from_fn(|p| &keys[p][block]);
+                let squares = |block: usize| {
+                    if first == 0 {
+                        values.iter().for_each(|values| prefetch_square(lanes, &values[block]));
+                    }
+                    std::array::from_fn(|p| &keys[p][block])
+                };
                 let sums = tile::<L, M, P>(lanes, &queries[first..], count, 0..blocks, LANES, squares, zero);
                 for p in 0..P {
                     for m in 0..M {
@@ -272,12 +290,18 @@ impl Attend<'_, '_> {
         // What lies behind the task's last position was never written: it may be anything and is not touched.
         let end = task.position + task.rows.len();
         let last_steps = (end - (span.end - 1) * TILE).min(TILE);
+        let tiles = self.tiles();
         let Scratch { scores, mixed, .. } = &mut *self.scratch;
-        let values = |tile: usize| {
-            let values = task.kv.values(task.run.pages, span.start + tile);
-            std::array::from_fn(|p| &values[block + p])
-        };
         for (first, height) in tiles_of(count) {
+            let values = |tile: usize| {
+                let ahead = span.start + tile + SPAN;
+                if first == 0 && ahead < tiles {
+                    let keys = &task.kv.keys(task.run.pages, ahead)[block..block + P];
+                    keys.iter().for_each(|square| prefetch_square(lanes, square));
+                }
+                let values = task.kv.values(task.run.pages, span.start + tile);
+                std::array::from_fn(|p| &values[block + p])
+            };
             with_height!(height, M => {
                 let mut sums = [[lanes.load(&ZERO); P]; M];
                 for p in 0..P {

@@ -37,11 +37,12 @@ pub(crate) struct Pass<'a> {
 const WORTH_SHARING: usize = 1 << 15;
 
 impl Pass<'_> {
-    /// Runs the batch: writes the KV of every token into its page and returns what was wanted.
-    pub(crate) fn run(&self, runs: &[Run<'_>], kv: &mut KvStore, buffers: &mut Buffers) -> Output {
+    /// Runs the batch: writes the KV of every token into its page and returns what was wanted, in the room of `output`.
+    pub(crate) fn run(&self, runs: &[Run<'_>], kv: &mut KvStore, buffers: &mut Buffers, mut output: Output) -> Output {
         let rows = runs.iter().map(|run| run.tokens.len()).sum();
-        let mut output = Output::default();
+        output.hidden.clear();
         if rows == 0 {
+            output.logits.clear();
             return output;
         }
         kv.back_runs(runs);
@@ -70,6 +71,8 @@ impl Pass<'_> {
         }
         if buffers.x.rows() > 0 {
             self.hand_out(&wanted, buffers, &mut output);
+        } else {
+            output.logits.clear();
         }
         output
     }
@@ -142,6 +145,7 @@ impl Pass<'_> {
         kept.take_rows(norm, &for_logits);
         self.weights.head.multiply(self.isa, self.team, kept, logits);
         let count = self.config.logit_count();
+        // Every number is written below.
         output.logits.resize(for_logits.len() * count, 0.0);
         for (row, to) in output.logits.chunks_exact_mut(count).enumerate() {
             for (to, from) in to.chunks_mut(LANES).zip(logits.row(row)) {

@@ -89,11 +89,15 @@ impl Scheduler {
         let until = verdict.slack.map_or(Nanos::MAX, |slack| now + slack);
         let held = Held { until, per_token_ns, last_promised: last_promised.unwrap_or(0) };
         self.watch = Watch { verdict: Some(held), computed: 0 };
+        let no_place_of = (!self.has_place()).then_some(self.limits.max_running);
         for late in verdict.refused {
             let Some(sequence) = self.waiting.remove(late.key) else { continue };
             let wanted = sequence.deadline().unwrap_or(now).since(sequence.arrived_at);
             let predicted = late.finish.since(sequence.arrived_at);
-            let refusal = Refusal::SloUnattainable(Late { goal: "ttft", predicted, wanted, alone: late.alone });
+            // What is left to compute would fit: the time went by before.
+            let no_place_of = no_place_of.filter(|_| late.finish.since(now) <= wanted);
+            let late = Late { goal: "ttft", predicted, wanted, alone: late.alone, no_place_of };
+            let refusal = Refusal::SloUnattainable(late);
             self.turned_away.push((sequence, refusal));
         }
     }
@@ -104,7 +108,13 @@ impl Scheduler {
         let wanted = Nanos(u64::try_from(tpot.as_nanos()).unwrap_or(u64::MAX));
         let predicted = self.pace.decode_step(now, self.running.len() + 1)?;
         let alone = self.pace.decode_step(now, 1).is_some_and(|alone| alone > wanted);
-        (predicted > wanted).then_some(Refusal::SloUnattainable(Late { goal: "tpot", predicted, wanted, alone }))
+        (predicted > wanted).then_some(Refusal::SloUnattainable(Late {
+            goal: "tpot",
+            predicted,
+            wanted,
+            alone,
+            no_place_of: None,
+        }))
     }
 
     /// Prefill tokens that the next step may compute: what decoding leaves of the budget, and no more than lets everybody

@@ -54,6 +54,7 @@ impl Sequence {
     /// request would have ended there.
     pub(crate) fn replay(&mut self, token: u32, rules: &TokenRules) -> Option<Finish> {
         let finish = self.push(token, None, rules, None);
+        self.mailbox.ring();
         if let Job::Generate(generation) = &mut self.job
             && Tally::needed(&generation.params)
         {

@@ -210,6 +210,7 @@ impl From<VerbError> for ApiError {
             VerbError::Over { .. } => (410, "migration_over"),
             VerbError::BadFence => (409, "bad_fence"),
             VerbError::TakenOver => (409, "taken_over"),
+            VerbError::CutOff => (409, "cut_off"),
             VerbError::Conflict(_) => (409, "migration_conflict"),
             VerbError::Moving(_) => (409, "already_migrating"),
             VerbError::RidInFlight => (409, "rid_in_flight"),

@@ -91,3 +91,50 @@ fn many_ids_are_read_and_many_values_are_not() {
     assert_eq!(server.ask("/v1/completions", &both)["usage"]["prompt_tokens"], 3);
     assert_eq!(server.post("/generate", &json!({"input_ids": [[300], [1024]]})).json()["error"]["param"], "input_ids");
 }
+
+/// Writes everything before it reads, as many clients do, and gives the status that it then finds.
+fn write_first(server: &Server, path: &str, length: usize) -> String {
+    let mut stream = TcpStream::connect(server.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "POST {path} HTTP/1.1\r\nhost: e\r\ncontent-length: {length}\r\n\r\n").unwrap();
+    let piece = vec![b' '; 1 << 20];
+    for _ in 0..length >> 20 {
+        stream.write_all(&piece).unwrap();
+    }
+    status(stream)
+}
+
+#[test]
+fn who_writes_too_much_before_reading_finds_the_answer_and_no_broken_pipe() {
+    let server = Server::start(EngineConfig { body_bytes: 1 << 20, api_key: Some("key".to_owned()), ..config() });
+    // Far more than the buffers of a socket.
+    assert_eq!(write_first(&server, "/admin/faults", 24 << 20), "401");
+    assert_eq!(write_first(&server, "/nowhere", 24 << 20), "404");
+    let server = Server::start(EngineConfig { body_bytes: 1 << 20, ..config() });
+    for path in ["/generate", "/v1/completions", "/admin/faults", "/tokenize"] {
+        assert_eq!(write_first(&server, path, 24 << 20), "413", "{path}");
+    }
+    // And the connection is good for another one.
+    let mut stream = TcpStream::connect(server.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let length = 3 << 20;
+    write!(stream, "POST /generate HTTP/1.1\r\nhost: e\r\ncontent-length: {length}\r\n\r\n").unwrap();
+    stream.write_all(&vec![b' '; length]).unwrap();
+    write!(stream, "GET /health HTTP/1.1\r\nhost: e\r\nconnection: close\r\n\r\n").unwrap();
+    let mut both = String::new();
+    stream.read_to_string(&mut both).unwrap();
+    assert!(both.starts_with("HTTP/1.1 413 ") && both.contains("HTTP/1.1 200 "), "{both}");
+}
+
+#[test]
+fn who_goes_on_writing_without_end_is_cut_off() {
+    let server = Server::start(EngineConfig { body_bytes: 1 << 20, ..config() });
+    let mut stream = TcpStream::connect(server.address).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "POST /generate HTTP/1.1\r\nhost: e\r\ncontent-length: {}\r\n\r\n", 1u64 << 40).unwrap();
+    let piece = vec![b' '; 1 << 20];
+    let taken = (0..1024).take_while(|_| stream.write_all(&piece).is_ok()).count();
+    // One to read, 64 to throw away, and what lies in the buffers of two sockets.
+    assert!((64..256).contains(&taken), "{taken} MiB were taken");
+    server.wait_empty();
+}

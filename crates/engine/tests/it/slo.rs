@@ -82,7 +82,9 @@ fn a_stream_that_is_open_is_told_inside() {
     assert_eq!((&reason["type"], &reason["status_code"]), (&json!("abort"), &json!(429)), "{reason}");
     assert_eq!((&reason["code"], &reason["retry_after"]), (&json!("slo_unattainable"), &json!(1)), "{reason}");
     let events = openai.events();
-    assert_eq!(events.last().unwrap()["error"]["code"], "slo_unattainable");
+    let error = &events.last().unwrap()["error"];
+    assert_eq!(error["code"], "slo_unattainable");
+    assert!(error["message"].as_str().unwrap().contains("(--max-running)"), "{error}");
     // Who runs is left alone, and nobody waits any more once the step that told them so is counted.
     let begun = Instant::now();
     while server.load()["num_waiting_reqs"] != 0 && begun.elapsed() < PATIENCE {

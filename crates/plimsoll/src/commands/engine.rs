@@ -55,12 +55,17 @@ pub fn run(args: EngineArgs) -> Result<(), Failure> {
                 _ = int.recv() => {}
             }
         };
-        output::note(&format!("plimsoll engine: listening on http://{address}"));
-        if let Some(note) = timing::note(&config) {
-            output::note(&note);
-        }
+        let timing = timing::note(&config);
+        let ready = || {
+            output::note(&format!("plimsoll engine: listening on http://{address}"));
+            if let Some(note) = timing {
+                output::note(&note);
+            }
+        };
         tokio::select! {
-            ended = plimsoll_engine::serve(config, listener, stop) => ended.map_err(|error| refuse(&error)),
+            ended = plimsoll_engine::serve_and_tell(config, listener, ready, stop) => {
+                ended.map_err(|error| refuse(&error))
+            }
             () = stdin_guard::closed(), if guarded => Ok(()),
         }
     })

@@ -103,6 +103,17 @@ fn a_taken_port_is_exit_code_1_with_a_hint() {
 }
 
 #[test]
+fn a_port_that_an_engine_needs_besides_is_opened_before_it_says_that_it_listens() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("address").to_string();
+    let events = format!("tcp://{address}");
+    for [flag, value] in [["--kv-events-endpoint", &events], ["--migration-listen", &address]] {
+        let said = run(&["engine", "--listen", "127.0.0.1:0", flag, value]).refused(1);
+        assert!(!said.contains("listening on") && said.contains(&address), "{said}");
+    }
+}
+
+#[test]
 fn sighup_reloads_and_a_broken_config_changes_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("p.toml");

@@ -5,6 +5,10 @@ use super::*;
 use crate::disagg::failure::{Failure, Phase};
 pub(crate) use crate::disagg::leg::Leg;
 use crate::disagg::leg::{Inbound, InboundTask, News, Outbound, OutboundTask, Reply, Shipment, Turn};
+use crate::faults::{CorruptBlock, FaultSwitch, Faults};
+use crate::offload::OffloadConfig;
+use crate::offload::memory::PER_PAGE_BYTES;
+use crate::offload::offloader::Offloader;
 use crate::refusal::Refusal;
 use crate::sampling::logprobs::LogprobAsk;
 use crate::transfer::{Expected, Pool, with_tail};
@@ -164,6 +168,15 @@ impl Pair {
         assert!(core.scheduler.running.len() + core.scheduler.reserved_places <= self.configs[side].max_running);
     }
 
+    /// So many turns of decode's offload worker, if it has one.
+    fn work(&mut self, turns: usize) {
+        if let Some(worker) = self.decode.offload_worker() {
+            for _ in 0..turns {
+                let _ = worker.turn(Instant::now());
+            }
+        }
+    }
+
     fn is_idle(&self) -> bool {
         self.prefill.is_idle() && self.decode.is_idle()
     }
@@ -177,11 +190,12 @@ impl Pair {
             self.step(0);
             self.wires.iter_mut().for_each(Wire::turn);
             self.step(1);
+            self.work(8);
         }
         panic!("the engines did not come to rest");
     }
 
-    fn is_back_at_the_start(&self) {
+    fn is_back_at_the_start(&mut self) {
         for core in [&self.prefill, &self.decode] {
             assert!(core.is_idle());
             assert_eq!(core.scheduler.blocks.held(), 0);
@@ -190,6 +204,9 @@ impl Pair {
         }
         assert!(self.rids.iter().all(|rids| rids.lock().is_empty()));
         assert_eq!(self.pool.in_use(), 0);
+        self.work(1_000);
+        let lent = self.decode.scheduler.offload.as_ref().map_or([0, 0], Offloader::lent);
+        assert_eq!(lent, [0, 0]);
     }
 
     fn answer(&self, request: usize, side: usize) -> Update {
@@ -226,10 +243,11 @@ proptest! {
         budget in 6usize..80,
         buffers in 1usize..4,
         local in prop::collection::vec(0usize..2, 7),
+        tier_pages in prop_oneof![Just(0), 1usize..40],
         seed in any::<u64>(),
     ) {
-        let mut pair =
-            Pair::new(config(pages.0, running.0, budget), config(pages.1, running.1, budget.max(running.1)), buffers);
+        let decode = with_tier(config(pages.1, running.1, budget.max(running.1)), tier_pages);
+        let mut pair = Pair::new(config(pages.0, running.0, budget), decode, buffers);
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut plain: Vec<(usize, Arc<Mailbox>)> = Vec::new();
         for round in 0..40_000 {
@@ -246,8 +264,9 @@ proptest! {
                 break;
             }
             prop_assert!(round < 39_999, "the engines did not come to rest");
-            match rng.random_range(0..4) {
+            match rng.random_range(0..5) {
                 side @ (0 | 1) => pair.step(side),
+                2 => pair.work(1),
                 _ if pair.wires.is_empty() => {}
                 _ => {
                     let index = rng.random_range(0..pair.wires.len());
@@ -294,6 +313,70 @@ proptest! {
             }
         }
     }
+}
+
+/// A config with an offload tier of so many pages that is never late.
+fn with_tier(config: EngineConfig, pages: usize) -> EngineConfig {
+    let bytes = pages * (config.kv_bytes() / config.pages() + PER_PAGE_BYTES);
+    let offload = OffloadConfig { bytes, deadline: Duration::from_secs(3_600), ..OffloadConfig::default() };
+    EngineConfig { offload, ..config }
+}
+
+/// A prompt of 100 tokens of its own.
+fn long(number: u32) -> Vec<u32> {
+    (0..100).map(|i| 300 + (number * 131 + i * 7) % 700).collect()
+}
+
+#[test]
+fn a_prefix_that_decode_has_evicted_to_its_tier_is_not_sent() {
+    for corrupt in [false, true] {
+        let mut pair = Pair::new(config(64, 4, 64), with_tier(config(12, 4, 64), 40), 4);
+        let sent = |pair: &mut Pair, prompt: &[u32]| {
+            pair.submit(prompt, &params(4));
+            pair.run();
+            pair.wires.last().unwrap().sent_pages
+        };
+        // Six full pages and a part of one.
+        assert_eq!(sent(&mut pair, &long(1)), 7);
+        for number in 2..5 {
+            assert_eq!(sent(&mut pair, &long(number)), 7);
+        }
+        let mut chain = Chain::new(16, None);
+        chain.extend(&long(1));
+        assert!(pair.decode.scheduler.blocks.lookup(chain.digests()).is_empty(), "it was evicted");
+        if corrupt {
+            let switch = FaultSwitch::default();
+            switch.set(Faults { corrupt_block: Some(CorruptBlock { nth: Some(3) }), ..Faults::default() });
+            pair.decode.offload_worker().unwrap().set_faults(switch);
+        }
+        // What is damaged, and what comes behind it, is prefill's to send.
+        assert_eq!(sent(&mut pair, &long(1)), if corrupt { 5 } else { 1 });
+        let stats = pair.decode.stats.offload.unwrap();
+        assert_eq!((stats.loaded_pages, stats.corrupt_pages), if corrupt { (2, 1) } else { (6, 0) });
+        let ask = Ask { prompt: long(1), max_new_tokens: 4, at: 0, leaves: None };
+        assert_eq!(pair.answer(4, 1).ids, alone(&ask));
+        pair.is_back_at_the_start();
+    }
+}
+
+#[test]
+fn a_leg_that_ends_while_the_tier_loads_leaves_nothing_behind() {
+    let mut pair = Pair::new(config(64, 4, 64), with_tier(config(12, 4, 64), 40), 4);
+    for number in 1..5 {
+        pair.submit(&long(number), &params(4));
+        pair.run();
+    }
+    pair.submit(&long(1), &params(4));
+    for _ in 0..20 {
+        // The worker has no turn.
+        pair.step(0);
+        pair.wires.iter_mut().for_each(Wire::turn);
+        pair.step(1);
+    }
+    assert!(pair.decode.legs.is_loading(), "it waits for the tier");
+    leave(&pair.boxes[4][1]);
+    pair.run();
+    pair.is_back_at_the_start();
 }
 
 #[test]

@@ -91,12 +91,14 @@ pub(crate) struct Target {
     deadline: Nanos,
     /// Known with the last block.
     fence: Option<Fence>,
+    /// Everything came, and then the connection broke: the source may have committed and cannot be told anything.
+    is_cut_off: bool,
 }
 
 impl Target {
     /// Reserved.
     pub(crate) fn new(now: Nanos, limits: Limits) -> Self {
-        Target { state: State::Reserved, limits, deadline: now + limits.reserve, fence: None }
+        Target { state: State::Reserved, limits, deadline: now + limits.reserve, fence: None, is_cut_off: false }
     }
 
     pub(crate) fn state(&self) -> State {
@@ -127,6 +129,8 @@ impl Target {
         Ok(match (ask, self.state) {
             (Ask::Abort, Aborted(_)) | (Ask::Verify, Ready | TakenOver | Done) => Vec::new(),
             (_, Aborted(_)) => return Err(Refusal::Over),
+            // If the source has committed, nobody would go on.
+            (Ask::Abort, Ready) if self.is_cut_off => return Err(Refusal::CutOff),
             (Ask::Abort, Reserved | Receiving | Ready) => {
                 self.enter(now, Aborted(Why::Asked), &[Effect::Free, Effect::TellRefused])
             }
@@ -159,6 +163,10 @@ impl Target {
             }
             // What is complete is kept: the driver may have the fence, and the source be dead.
             (News::LinkLost, Receiving) => self.enter(now, Aborted(Why::LinkLost), &[Effect::Free]),
+            (News::LinkLost, Ready) => {
+                self.is_cut_off = true;
+                Vec::new()
+            }
             (News::RequestEnded, TakenOver) => self.enter(now, Done, &[]),
             _ => Vec::new(),
         }

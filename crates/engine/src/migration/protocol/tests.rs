@@ -381,6 +381,8 @@ fn an_aborted_target_never_takes_over() {
     // A target that lost its source keeps what is complete, and expires.
     let mut target = ready;
     assert_eq!(target.learn(NOW, target::News::LinkLost), []);
+    assert_eq!(target.ask(NOW, target::Ask::Abort), Err(Refusal::CutOff));
+    assert_eq!(target.state(), target::State::Ready);
     assert_eq!(target.clone().tick(Nanos::from_secs(2)), Some(free));
     assert_eq!(target.ask(NOW, take), Ok(vec![target::Effect::Install]));
     assert_eq!(target.ask(NOW, take), Ok(vec![]));

@@ -111,8 +111,22 @@ impl Tensors {
         let (place, info, decode) = self.find(name, shape)?;
         self.unused.remove(name);
         let shard = &mut self.files[place];
-        read_rows(&mut shard.file, shard.data, &info, width, decode, &mut take)
-            .map_err(|error| FolderError::tensor(&shard.path, name, format!("cannot be read: {error}")))
+        let mut strange = None;
+        let mut look = |row: usize, values: &[f32]| {
+            if !are_finite(values) {
+                strange.get_or_insert(row);
+            }
+            take(row, values);
+        };
+        read_rows(&mut shard.file, shard.data, &info, width, decode, &mut look)
+            .map_err(|error| FolderError::tensor(&shard.path, name, format!("cannot be read: {error}")))?;
+        match strange {
+            None => Ok(()),
+            Some(row) => {
+                let what = format!("row {row} has a number that is infinite or none at all: the file is damaged");
+                Err(FolderError::tensor(&shard.path, name, what))
+            }
+        }
     }
 
     /// The position of its file, what the header says of it, and how it is read.
@@ -165,6 +179,13 @@ pub(super) fn f16(bits: u16) -> f32 {
         _ => (exponent + 127 - 15) << 23 | fraction << 13,
     };
     f32::from_bits(sign | magnitude)
+}
+
+/// One that is not would spread to every answer, as garbage and without a word. Looks at all of them, which is faster than
+/// to stop at the first.
+fn are_finite(values: &[f32]) -> bool {
+    const EXPONENT: u32 = 0x7f80_0000;
+    !values.iter().fold(false, |found, value| found | (value.to_bits() & EXPONENT == EXPONENT))
 }
 
 fn read_rows(

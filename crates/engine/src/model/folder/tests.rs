@@ -197,6 +197,30 @@ fn what_is_wrong_with_the_tensors_is_said_with_file_and_tensor() {
 }
 
 #[test]
+fn weights_that_are_no_numbers_are_refused_by_name() {
+    let folder = Temporary::with(&small());
+    let good = folder.tensors();
+    let strange = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+    let places = [
+        ("model.layers.1.mlp.up_proj.weight", 64 * 3 + 5, 3),
+        ("model.norm.weight", 63, 0),
+        ("model.embed_tokens.weight", 0, 0),
+    ];
+    for (value, (name, at, row)) in strange.into_iter().zip(places) {
+        let mut tensors = good.clone();
+        tensors.get_mut(name).unwrap().2[at * 4..][..4].copy_from_slice(&value.to_le_bytes());
+        folder.write("model.safetensors", &tensors);
+        let expected = format!("tensor {name}: row {row} has a number that is infinite or none at all");
+        assert!(folder.error().contains(&expected), "{}", folder.error());
+    }
+    // The largest that are numbers are taken as they are.
+    let mut tensors = good;
+    tensors.get_mut("model.norm.weight").unwrap().2[..4].copy_from_slice(&f32::MAX.to_le_bytes());
+    folder.write("model.safetensors", &tensors);
+    Folder::open(folder.path()).unwrap();
+}
+
+#[test]
 fn a_broken_file_is_refused_and_never_read_beyond_its_end() {
     let folder = Temporary::with(&small());
     let path = folder.path().join("model.safetensors");

@@ -25,6 +25,7 @@ fn who_cannot_be_in_time_is_told_before_anything_is_computed_for_it() {
     assert_eq!(world.refused.keys().collect::<Vec<_>>(), [&hopeless]);
     let late = late(&world.refused[&hopeless]);
     assert!(late.alone && late.goal == "ttft");
+    assert_eq!(late.no_place_of, None);
     assert_eq!(late.wanted, Nanos::from_millis(100));
     // Behind the other one it would be done after 2,000 tokens: 16 steps, 356 ms.
     assert!((330.0..380.0).contains(&late.predicted.as_millis_f64()), "{late}");
@@ -61,9 +62,26 @@ fn while_the_pace_is_not_known_nobody_is_refused_before_the_deadline_has_passed(
     world.scheduler.plan(Nanos(Nanos::from_millis(30).0 + 1));
     world.note_turned_away();
     assert_eq!(world.refused.keys().collect::<Vec<_>>(), [&second]);
+    let told = late(&world.refused[&second]);
+    assert_eq!((told.no_place_of, told.wanted), (Some(1), Nanos::from_millis(30)));
+    assert!(told.to_string().contains("all 1 places among the running (--max-running) are taken"), "{told}");
     // The first one is late since long, but it has begun.
     world.run();
     assert!(world.done.contains_key(&first));
+}
+
+#[test]
+fn whose_prompt_is_too_long_is_not_told_of_places() {
+    let mut world = World::new(4_000, Limits { max_running: 1, token_budget: 128, ..limits() }, Order::default());
+    world.warm_up();
+    world.submit(Urgency::default(), 10, 50);
+    world.step();
+    assert!(!world.scheduler.has_place());
+    let hopeless = world.submit(ttft(100), 1_000, 2);
+    world.step();
+    let late = late(&world.refused[&hopeless]);
+    assert_eq!((late.no_place_of, late.alone), (None, true));
+    assert!(late.to_string().contains("even with the engine to itself"), "{late}");
 }
 
 #[test]
