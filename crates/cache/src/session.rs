@@ -1,7 +1,8 @@
 //! Which turn of which session a request is, without anybody saying so.
 //!
 //! A client that goes a conversation on sends all of it again: the prompt of a turn begins with the prompt of the turn before, token by
-//! token. So every prompt that was answered is remembered by its end (the chained name of its last full block, and a hash of the
+//! token, up to the opening of the answer: a template that takes thoughts out of the history has other tokens there afterwards. So every
+//! prompt that was answered is remembered by where it ends before that (the chained name of its last full block, and a hash of the
 //! tokens behind it), and a new prompt is looked up from its deepest block upwards: the first end it meets is the turn before. A chained name
 //! that is equal means that everything before it is, so the prompt itself is not kept. Tenant and model are part of every
 //! key: a session is never another's.
@@ -16,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// Bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionsConfig {
-    /// Most prompts remembered, at about 120 bytes each.
+    /// Most prompts remembered, at about 140 bytes each.
     pub max_ends: usize,
     /// A session that has been silent for longer begins anew.
     pub idle: Nanos,
@@ -35,9 +36,29 @@ const MOST_TAILS: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PromptEnd {
     key: u64,
-    tail_hash: u64,
-    tail_tokens: u32,
+    tail: Tail,
+    /// What only opens the answer, behind the tail.
+    opening: Tail,
     prompt_tokens: u64,
+}
+
+/// A few tokens, known again by a hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tail {
+    tokens: u32,
+    hash: u64,
+}
+
+impl Tail {
+    fn of(tokens: &[u32]) -> Tail {
+        Tail { tokens: tokens.len() as u32, hash: hash(tokens) }
+    }
+
+    /// What follows, where `tokens` begin with it.
+    fn strip(self, tokens: &[u32]) -> Option<&[u32]> {
+        let (begin, rest) = tokens.split_at_checked(self.tokens as usize)?;
+        (hash(begin) == self.hash).then_some(rest)
+    }
 }
 
 /// What a request is in its session.
@@ -55,6 +76,8 @@ pub struct Turn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Previous {
     pub prompt_tokens: u64,
+    /// This prompt begins with all of that one. Else with what stood before the answer's opening.
+    pub whole: bool,
     /// `None` where the engine did not say.
     pub output_tokens: Option<u64>,
     /// Who answered.
@@ -76,8 +99,8 @@ pub struct TurnEnd {
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    tail_hash: u64,
-    tail_tokens: u32,
+    tail: Tail,
+    opening: Tail,
     number: u32,
     hit_rounds: u32,
     prompt_tokens: u64,
@@ -108,14 +131,23 @@ pub fn realm(model: &str, tenant: &str) -> u64 {
 }
 
 impl PromptEnd {
-    /// `names` are those of the prompt's full blocks. `None` where it has none.
+    /// `names` are those of the prompt's full blocks; its last `opening_tokens` only open the answer. `None` where there is no
+    /// full block before those.
     #[must_use]
-    pub fn of(realm: u64, names: &[u64], block_tokens: u32, tokens: &[u32]) -> Option<PromptEnd> {
-        let tail = tokens.get(names.len() * block_tokens as usize..)?;
+    pub fn of(
+        realm: u64,
+        names: &[u64],
+        block_tokens: u32,
+        tokens: &[u32],
+        opening_tokens: usize,
+    ) -> Option<PromptEnd> {
+        let (before, opening) = tokens.split_at_checked(tokens.len().checked_sub(opening_tokens)?)?;
+        let blocks = names.len().min(before.len() / block_tokens.max(1) as usize);
+        let tail = before.get(blocks * block_tokens as usize..)?;
         Some(PromptEnd {
-            key: key(realm, *names.last()?),
-            tail_hash: hash(tail),
-            tail_tokens: tail.len() as u32,
+            key: key(realm, *names[..blocks].last()?),
+            tail: Tail::of(tail),
+            opening: Tail::of(opening),
             prompt_tokens: tokens.len() as u64,
         })
     }
@@ -159,10 +191,11 @@ impl Sessions {
             let Some(rest) = tokens.get(depth * block_tokens as usize..) else { continue };
             let ends = [&self.young, &self.old].into_iter().flat_map(|generation| generation.at(key));
             let fresh = ends.filter(|end| now.since(end.ended) <= self.config.idle);
-            let ours = fresh.filter(|end| rest.get(..end.tail_tokens as usize).map(hash) == Some(end.tail_hash));
+            let ours = fresh.filter_map(|end| Some((end, end.tail.strip(rest)?)));
             // The longest; of equal ones the newest.
-            let Some(end) = ours.max_by_key(|end| (end.tail_tokens, end.ended)) else { continue };
-            if end.prompt_tokens == tokens.len() as u64 {
+            let Some((end, rest)) = ours.max_by_key(|(end, _)| (end.tail.tokens, end.ended)) else { continue };
+            let whole = end.opening.strip(rest).is_some();
+            if whole && end.prompt_tokens == tokens.len() as u64 {
                 // The same prompt again: the same turn.
                 return Turn { number: end.number, hit_rounds: end.hit_rounds, previous: None };
             }
@@ -171,6 +204,7 @@ impl Sessions {
                 hit_rounds: end.hit_rounds,
                 previous: Some(Previous {
                     prompt_tokens: end.prompt_tokens,
+                    whole,
                     output_tokens: end.output_tokens,
                     target: end.target,
                     ended: end.ended,
@@ -187,8 +221,8 @@ impl Sessions {
             cached.saturating_mul(2) >= previous.prompt_tokens
         });
         let known = Known {
-            tail_hash: prompt.tail_hash,
-            tail_tokens: prompt.tail_tokens,
+            tail: prompt.tail,
+            opening: prompt.opening,
             number: turn.number,
             hit_rounds: turn.hit_rounds.saturating_add(u32::from(hit)),
             prompt_tokens: prompt.prompt_tokens,
@@ -216,7 +250,7 @@ impl Generation {
             return;
         };
         let ends = &mut self.ends[at as usize];
-        let same = |end: &Known| (end.tail_hash, end.tail_tokens) == (known.tail_hash, known.tail_tokens);
+        let same = |end: &Known| end.tail == known.tail;
         if let Some(end) = ends.iter_mut().find(|end| same(end)) {
             *end = known;
         } else if ends.len() < MOST_TAILS {

@@ -40,7 +40,7 @@ impl CachePlan {
         let realm = realm(&model, tenant);
         let (turn, end) = prompt.chains().next().map_or((Turn::FIRST, None), |(family, names)| {
             let turn = shared.sessions.lock().find(shared.now(), realm, names, family.block_tokens, &ids.ids);
-            (turn, PromptEnd::of(realm, names, family.block_tokens, &ids.ids))
+            (turn, PromptEnd::of(realm, names, family.block_tokens, &ids.ids, ids.opening_tokens))
         });
         let mut plan = CachePlan { model, prompt: Arc::new(prompt), turn, end, hits: Vec::new(), placed: None };
         plan.look(shared);
@@ -81,7 +81,8 @@ impl CachePlan {
         self.placed = Some((target, hit));
         let believed = told.then_some(hit);
         let answer = self.turn.previous.and_then(|previous| {
-            let output_tokens = previous.output_tokens?;
+            // Where thoughts were taken out the answer stands elsewhere, and is other tokens.
+            let output_tokens = previous.output_tokens.filter(|_| previous.whole)?;
             Some(Answer { prompt_tokens: previous.prompt_tokens, output_tokens, target: previous.target })
         });
         shared.funnel.tell(|| {

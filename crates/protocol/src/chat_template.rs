@@ -19,6 +19,7 @@ use std::fmt::Write as _;
 mod continuation;
 pub mod messages;
 mod methods;
+pub mod opening;
 mod python;
 #[cfg(test)]
 mod tests;
@@ -46,6 +47,7 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     special_tokens: Vec<(String, String)>,
     wants_parts: bool,
+    opening: opening::Plain,
 }
 
 /// What a template is given. `tools` and the messages are as in OpenAI's API, prepared by [`messages::prepare`].
@@ -96,7 +98,8 @@ impl ChatTemplate {
         environment
             .add_template_owned(NAME, plain_generation_tags(source))
             .map_err(|error| TemplateError::Syntax(describe(&error)))?;
-        let mut template = ChatTemplate { environment, special_tokens, wants_parts: false };
+        let mut template =
+            ChatTemplate { environment, special_tokens, wants_parts: false, opening: opening::Plain::new() };
         template.wants_parts = template.takes_parts();
         Ok(template)
     }

@@ -5,6 +5,7 @@
 //! instead of a wrong one: a wrong one would find no hit, or somebody else's.
 
 use crate::chat_template::Conversation;
+use crate::chat_template::opening::Opening;
 use crate::request::{Api, PromptIds};
 use crate::tokenizer::folder::ModelText;
 use crate::tokenizer::{Encoded, SegmentCache, Whole};
@@ -41,20 +42,26 @@ pub struct TextIds {
 #[must_use]
 pub fn text_ids(context: &Context<'_>, api: Api, body: &[u8]) -> Option<TextIds> {
     let Value::Object(mut fields) = serde_json::from_slice(body).ok()? else { return None };
-    let Encoded { ids, whole, known_bytes, text_bytes } = match api {
+    let (encoded, opening_tokens) = match api {
         Api::Chat => chat(context, &mut fields)?,
-        Api::Completions => plain(context, &fields, "prompt")?,
-        Api::Generate => plain(context, &fields, "text")?,
+        Api::Completions => (plain(context, &fields, "prompt")?, 0),
+        Api::Generate => (plain(context, &fields, "text")?, 0),
         Api::Embeddings => return None,
     };
+    let Encoded { ids, whole, known_bytes, text_bytes } = encoded;
     // A namespace in a form that is not understood: nothing may be said of its KV.
     let named = |name: &str| match fields.get(name) {
         None | Some(Value::Null) => Some(None),
         Some(Value::String(text)) => Some(Some(text.clone())),
         Some(_) => None,
     };
-    let prompt =
-        PromptIds { ids, cache_salt: named("cache_salt")?, extra_key: named("extra_key")?, lora: named("lora_path")? };
+    let prompt = PromptIds {
+        ids,
+        opening_tokens,
+        cache_salt: named("cache_salt")?,
+        extra_key: named("extra_key")?,
+        lora: named("lora_path")?,
+    };
     Some(TextIds { prompt, whole, known_bytes, text_bytes })
 }
 
@@ -77,7 +84,8 @@ fn plain(context: &Context<'_>, fields: &Map<String, Value>, name: &str) -> Opti
     context.encode(prompt, flag(fields, "add_special_tokens", true)?)
 }
 
-fn chat(context: &Context<'_>, fields: &mut Map<String, Value>) -> Option<Encoded> {
+/// Also how many of the ids only open the answer.
+fn chat(context: &Context<'_>, fields: &mut Map<String, Value>) -> Option<(Encoded, usize)> {
     // A template of the request's own, or documents, is for the engine to judge.
     if ["chat_template", "documents"].iter().any(|name| fields.get(*name).is_some_and(|value| !value.is_null())) {
         return None;
@@ -109,10 +117,22 @@ fn chat(context: &Context<'_>, fields: &mut Map<String, Value>) -> Option<Encode
         now: context.now,
     };
     let prompt = template.render(&conversation).ok()?;
-    context.encode(&prompt, flag(fields, "add_special_tokens", false)?)
+    let encoded = context.encode(&prompt, flag(fields, "add_special_tokens", false)?)?;
+    let opening = template.opening(&conversation).filter(|_| conversation.add_generation_prompt);
+    let opening = opening.filter(|opening| prompt.ends_with(opening.text()));
+    let opening_tokens = opening.and_then(|opening| context.opening_tokens(&encoded.ids, &opening));
+    Some((encoded, opening_tokens.unwrap_or(0)))
 }
 
 impl Context<'_> {
+    /// How many of the ids are the opening's; `None` where behind another text it becomes other ids.
+    fn opening_tokens(&self, ids: &[u32], opening: &Opening) -> Option<usize> {
+        let without = self.encode(&opening.without, false)?.ids;
+        let with = self.encode(&opening.with, false)?.ids;
+        let opening = with.strip_prefix(without.as_slice())?;
+        ids.ends_with(opening).then_some(opening.len())
+    }
+
     fn encode(&self, text: &str, add_special_tokens: bool) -> Option<Encoded> {
         self.text.tokenizer.encode_known(self.cache, self.owner, text, add_special_tokens).ok()
     }

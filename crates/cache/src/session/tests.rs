@@ -18,7 +18,20 @@ fn find(sessions: &Sessions, now: u64, realm: u64, tokens: &[u32]) -> Turn {
 }
 
 fn end(sessions: &mut Sessions, now: u64, realm: u64, tokens: &[u32], turn: &Turn, cached: Option<u64>) {
-    let Some(prompt) = PromptEnd::of(realm, &named(tokens), BLOCK, tokens) else { return };
+    end_before(sessions, now, realm, tokens, 0, turn, cached);
+}
+
+/// With so many tokens at its end that only open the answer.
+fn end_before(
+    sessions: &mut Sessions,
+    now: u64,
+    realm: u64,
+    tokens: &[u32],
+    opening: usize,
+    turn: &Turn,
+    cached: Option<u64>,
+) {
+    let Some(prompt) = PromptEnd::of(realm, &named(tokens), BLOCK, tokens, opening) else { return };
     let end = TurnEnd { cached_tokens: cached, output_tokens: Some(now), target: target(now as u32) };
     sessions.ended(Nanos(now), prompt, turn, end);
 }
@@ -72,6 +85,7 @@ proptest! {
                     hit_rounds: plain.rounds,
                     previous: Some(Previous {
                         prompt_tokens: plain.tokens.len() as u64,
+                        whole: true,
                         output_tokens: Some(plain.now),
                         target: target(plain.now as u32),
                         ended: Nanos(plain.now),
@@ -122,6 +136,30 @@ fn the_same_beginning_with_another_end_is_no_turn() {
     assert_eq!(find(&sessions, 1, 1, &[1, 2, 3, 4, 5]), Turn::FIRST);
     assert_eq!(find(&sessions, 1, 1, &[1, 2, 3, 4, 5, 6]).number, 1);
     assert_eq!(find(&sessions, 1, 1, &[1, 2, 3, 4, 5, 6, 7]).number, 2);
+}
+
+/// A template opens the answer with 9, 9 and takes it out of the history.
+#[test]
+fn a_turn_whose_opening_is_rendered_otherwise_later_is_known() {
+    let mut sessions = Sessions::new(SessionsConfig::default());
+    let mut tokens = vec![1, 2, 3, 4, 5];
+    for number in 1..6u32 {
+        let prompt = [&tokens[..], &[9, 9]].concat();
+        let found = find(&sessions, u64::from(number), 1, &prompt);
+        let previous = found.previous.map(|previous| (previous.whole, previous.prompt_tokens));
+        assert_eq!((found.number, previous), (number, (number > 1).then_some((false, tokens.len() as u64))));
+        end_before(&mut sessions, u64::from(number), 1, &prompt, 2, &found, None);
+        // The same once more is the same turn.
+        let again = find(&sessions, u64::from(number), 1, &prompt);
+        assert_eq!((again.number, again.previous), (number, None));
+        tokens.extend([20 + number, 7]);
+    }
+    // One whose answer keeps its opening begins with the whole.
+    let kept = [&tokens[..tokens.len() - 2], &[9, 9, 30, 31]].concat();
+    assert!(find(&sessions, 9, 1, &kept).previous.unwrap().whole);
+    // An opening alone is nobody's end, nor is a prompt shorter than its opening.
+    assert!(PromptEnd::of(1, &named(&[1, 2, 3, 4]), BLOCK, &[1, 2, 3, 4], 2).is_none());
+    assert!(PromptEnd::of(1, &named(&[1, 2, 3, 4]), BLOCK, &[1, 2, 3, 4], 5).is_none());
 }
 
 #[test]

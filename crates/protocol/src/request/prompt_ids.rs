@@ -10,6 +10,9 @@ use serde_json::value::RawValue;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PromptIds {
     pub ids: Vec<u32>,
+    /// How many of them, at the end, only open the assistant's answer: the next turn may have others in their place. 0 where
+    /// that is not known.
+    pub opening_tokens: usize,
     pub cache_salt: Option<String>,
     pub lora: Option<String>,
     pub extra_key: Option<String>,
@@ -45,6 +48,7 @@ pub fn prompt_ids(api: Api, body: &[u8]) -> Option<PromptIds> {
     };
     Some(PromptIds {
         ids: numbers(ids.get())?,
+        opening_tokens: 0,
         cache_salt: text(fields.cache_salt)?,
         extra_key: text(fields.extra_key)?,
         lora: text(fields.lora_path)?,

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod jinja;
+mod openings;
 mod segments;
 mod templates;
 mod tokenizers_under_test;

@@ -25,6 +25,10 @@ fn specials() -> Vec<(String, String)> {
     [("bos_token", "<s>"), ("eos_token", "</s>")].map(|(name, text)| (name.to_owned(), text.to_owned())).to_vec()
 }
 
+pub(crate) fn template(style: &str) -> ChatTemplate {
+    ChatTemplate::compile(&source(style), specials()).unwrap()
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) style: &'static str,
@@ -57,7 +61,7 @@ impl Case {
     }
 
     pub(crate) fn rendered(&self) -> Value {
-        let template = ChatTemplate::compile(&source(self.style), specials()).unwrap();
+        let template = template(self.style);
         let conversation = Conversation {
             messages: &self.messages,
             tools: self.tools.as_ref(),
