@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 /// # Errors
 /// A wrong config (2), a port that is taken or files that cannot be written (1).
 pub fn run(args: ServeArgs) -> Result<(), Failure> {
+    runtime::refuse_huge_pages();
     let mut settings = args.settings.load()?;
     let log_filter = telemetry::start(&settings.telemetry)?;
     let fitting = runtime::raise_open_files();
