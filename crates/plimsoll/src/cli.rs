@@ -1,5 +1,6 @@
 //! The command line: declarations only. `docs/reference/cli.md` is generated from them.
 
+use crate::commands::bench::BenchArgs;
 use crate::commands::demo::DemoArgs;
 use crate::commands::funnel::FunnelArgs;
 use crate::commands::sim::SimArgs;
@@ -40,6 +41,8 @@ pub enum Command {
     Funnel(FunnelArgs),
     /// Simulate a fleet: traces through the gateway's policies on a virtual clock
     Sim(SimArgs),
+    /// Measure this build against simpler ways, with real processes
+    Bench(BenchArgs),
     /// Check a config and say what would happen
     Check(CheckArgs),
     /// Print the version and what was built in

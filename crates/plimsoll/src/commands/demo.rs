@@ -4,17 +4,17 @@
 //! streaming, traffic whose prefixes repeat as agents' do. Everything it starts it also ends: on the way out, on
 //! Ctrl-C and SIGTERM, and through [`stdin_guard`] even when it is killed.
 
-mod client;
+pub(crate) mod client;
 mod conversation;
 mod drive;
-mod fleet;
-mod process;
+pub(crate) mod fleet;
+pub(crate) mod process;
 mod progress;
 mod report;
-mod signals;
+pub(crate) mod signals;
 mod source;
 pub mod stdin_guard;
-mod stream;
+pub(crate) mod stream;
 mod tally;
 
 use crate::exit::ExitCode;
@@ -70,7 +70,7 @@ pub struct DemoArgs {
     pub concurrency: u16,
 }
 
-fn above_zero(text: &str) -> Result<f64, String> {
+pub(crate) fn above_zero(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value.is_finite() && value > 0.0 => Ok(value),
         _ => Err("expected a number above 0".to_owned()),

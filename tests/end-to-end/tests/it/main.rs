@@ -6,6 +6,7 @@ mod admin;
 mod auth;
 mod bad_answers;
 mod bad_input;
+mod bench_overload;
 mod broken_streams;
 mod cache_by_url;
 mod cache_view;

@@ -20,17 +20,17 @@ type Sender = SendRequest<Full<Bytes>>;
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 const SMALL_BODY_BYTES: usize = 1 << 20;
 
-pub(super) struct Client {
+pub(crate) struct Client {
     authority: String,
     idle: Mutex<Vec<Sender>>,
 }
 
 /// Why no answer came.
 #[derive(Debug)]
-pub(super) struct NoAnswer {
+pub(crate) struct NoAnswer {
     /// Short name for the count by code.
-    pub(super) code: &'static str,
-    pub(super) detail: String,
+    pub(crate) code: &'static str,
+    pub(crate) detail: String,
 }
 
 impl std::fmt::Display for NoAnswer {
@@ -40,11 +40,11 @@ impl std::fmt::Display for NoAnswer {
 }
 
 /// A connection in use; give it back after the body was read to its end.
-pub(super) struct Lease(Sender);
+pub(crate) struct Lease(Sender);
 
 impl Client {
     /// `url` without path, such as `http://127.0.0.1:8080`.
-    pub(super) fn new(url: &str) -> Result<Self, Failure> {
+    pub(crate) fn new(url: &str) -> Result<Self, Failure> {
         let authority = url
             .strip_prefix("http://")
             .map(|rest| rest.trim_end_matches('/').to_owned())
@@ -54,16 +54,28 @@ impl Client {
     }
 
     /// Posts JSON and returns as soon as the head of the answer is there.
-    pub(super) async fn post(&self, path: &str, body: Bytes) -> Result<(Response<Incoming>, Lease), NoAnswer> {
-        let request = Request::post(path)
-            .header("host", &self.authority)
-            .header("content-type", "application/json")
-            .body(Full::new(body));
+    pub(crate) async fn post(&self, path: &str, body: Bytes) -> Result<(Response<Incoming>, Lease), NoAnswer> {
+        self.post_with(path, &[], body).await
+    }
+
+    /// The same with further headers.
+    pub(crate) async fn post_with(
+        &self,
+        path: &str,
+        headers: &[(&str, String)],
+        body: Bytes,
+    ) -> Result<(Response<Incoming>, Lease), NoAnswer> {
+        let mut request =
+            Request::post(path).header("host", &self.authority).header("content-type", "application/json");
+        for (name, value) in headers {
+            request = request.header(*name, value);
+        }
+        let request = request.body(Full::new(body));
         self.send(request.map_err(|error| no_answer("bad_request", error))?).await
     }
 
     /// Status and body of a small GET.
-    pub(super) async fn get(&self, path: &str, token: Option<&str>) -> Result<(u16, Bytes), NoAnswer> {
+    pub(crate) async fn get(&self, path: &str, token: Option<&str>) -> Result<(u16, Bytes), NoAnswer> {
         let mut request = Request::get(path).header("host", &self.authority);
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
@@ -117,13 +129,13 @@ impl Client {
         Ok(sender)
     }
 
-    pub(super) fn give_back(&self, lease: Lease) {
+    pub(crate) fn give_back(&self, lease: Lease) {
         if !lease.0.is_closed() {
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(lease.0);
         }
     }
 }
 
-pub(super) fn no_answer(code: &'static str, detail: impl std::fmt::Display) -> NoAnswer {
+pub(crate) fn no_answer(code: &'static str, detail: impl std::fmt::Display) -> NoAnswer {
     NoAnswer { code, detail: detail.to_string() }
 }

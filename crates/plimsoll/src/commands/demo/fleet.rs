@@ -237,7 +237,7 @@ impl Fleet {
 }
 
 /// `http://DATA (admin http://ADMIN)`.
-fn addresses(listening: &str) -> Option<(String, String)> {
+pub(crate) fn addresses(listening: &str) -> Option<(String, String)> {
     let (data, rest) = listening.split_once(" (admin ")?;
     Some((data.trim().to_owned(), rest.trim_end().trim_end_matches(')').to_owned()))
 }

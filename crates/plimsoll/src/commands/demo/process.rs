@@ -20,10 +20,10 @@ const STOP_LIMIT: Duration = Duration::from_secs(5);
 const LOG_LIMIT_BYTES: u64 = 16 << 20;
 const LAST_LINES: usize = 12;
 
-pub(super) struct Process {
-    pub(super) name: String,
+pub(crate) struct Process {
+    pub(crate) name: String,
     /// What follows `listening on `.
-    pub(super) listening: String,
+    pub(crate) listening: String,
     child: Child,
     ended: bool,
     /// Closing it asks the child to end.
@@ -34,7 +34,7 @@ pub(super) struct Process {
 
 impl Process {
     /// Starts this program with `args` and waits until it says that it listens.
-    pub(super) async fn start(
+    pub(crate) async fn start(
         name: &str,
         args: &[String],
         env: &[(&str, &str)],
@@ -72,14 +72,14 @@ impl Process {
     }
 
     /// True once, after the process ended without being asked to.
-    pub(super) fn has_just_ended(&mut self) -> bool {
+    pub(crate) fn has_just_ended(&mut self) -> bool {
         let ended = !self.ended && matches!(self.child.try_wait(), Ok(Some(_)));
         self.ended |= ended;
         ended
     }
 
     /// Completes when the process ends, with what to tell the user.
-    pub(super) async fn how_it_died(&mut self) -> String {
+    pub(crate) async fn how_it_died(&mut self) -> String {
         let status = match self.child.wait().await {
             Ok(status) => status.to_string(),
             Err(error) => error.to_string(),
@@ -90,7 +90,7 @@ impl Process {
     }
 
     /// Asks the process to end, kills it when it does not, reaps it.
-    pub(super) async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         drop(self.stdin.take());
         if tokio::time::timeout(STOP_LIMIT, self.child.wait()).await.is_err() {
             let _ = self.child.kill().await;

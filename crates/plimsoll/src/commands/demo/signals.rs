@@ -3,7 +3,7 @@
 use crate::Failure;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-pub(super) struct Signals {
+pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
     hang_up: Signal,
@@ -11,7 +11,7 @@ pub(super) struct Signals {
 
 impl Signals {
     /// From here on none of them ends the process by itself, so nothing started later is left behind.
-    pub(super) fn listen() -> Result<Self, Failure> {
+    pub(crate) fn listen() -> Result<Self, Failure> {
         let listen = |kind| signal(kind).map_err(|error| Failure::failed(format!("cannot watch for signals: {error}")));
         Ok(Signals {
             interrupt: listen(SignalKind::interrupt())?,
@@ -20,7 +20,7 @@ impl Signals {
         })
     }
 
-    pub(super) async fn recv(&mut self) {
+    pub(crate) async fn recv(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}

@@ -11,28 +11,28 @@ use serde::Deserialize;
 use std::time::{Duration, Instant};
 
 /// Longest silence inside an answer, and before it.
-pub(super) const SILENCE_LIMIT: Duration = Duration::from_secs(120);
+pub(crate) const SILENCE_LIMIT: Duration = Duration::from_secs(120);
 const LINE_LIMIT_BYTES: usize = 1 << 20;
 const ERROR_BODY_BYTES: usize = 64 << 10;
 
 /// A complete answer.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) text: String,
-    pub(super) engine: Option<String>,
+pub(crate) struct Answer {
+    pub(crate) text: String,
+    pub(crate) engine: Option<String>,
     /// First token after the request was sent.
-    pub(super) ttft: Duration,
+    pub(crate) ttft: Duration,
     /// Gaps between the events that carry text.
-    pub(super) gaps: Vec<Duration>,
+    pub(crate) gaps: Vec<Duration>,
     /// What the engine counted; `None` where it did not say.
-    pub(super) usage: Option<Usage>,
+    pub(crate) usage: Option<Usage>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
-pub(super) struct Usage {
-    pub(super) prompt_tokens: u64,
+pub(crate) struct Usage {
+    pub(crate) prompt_tokens: u64,
     #[serde(default)]
-    pub(super) completion_tokens: u64,
+    pub(crate) completion_tokens: u64,
     prompt_tokens_details: Option<Details>,
 }
 
@@ -42,19 +42,19 @@ struct Details {
 }
 
 impl Usage {
-    pub(super) fn cached_tokens(&self) -> Option<u64> {
+    pub(crate) fn cached_tokens(&self) -> Option<u64> {
         self.prompt_tokens_details.and_then(|details| details.cached_tokens)
     }
 }
 
 /// An answer that is an error, in words for the count by code.
 #[derive(Debug)]
-pub(super) struct Refusal {
-    pub(super) code: String,
-    pub(super) message: String,
-    pub(super) engine: Option<String>,
+pub(crate) struct Refusal {
+    pub(crate) code: String,
+    pub(crate) message: String,
+    pub(crate) engine: Option<String>,
     /// Set where the server asks for a repeat after this time.
-    pub(super) retry_after: Option<Duration>,
+    pub(crate) retry_after: Option<Duration>,
 }
 
 #[derive(Deserialize)]
@@ -90,7 +90,7 @@ impl ErrorObject {
 }
 
 /// Reads `response` to its end.
-pub(super) async fn read<B: Source>(response: Response<B>, sent: Instant) -> Result<Answer, Refusal> {
+pub(crate) async fn read<B: Source>(response: Response<B>, sent: Instant) -> Result<Answer, Refusal> {
     let header = |name: &str| response.headers().get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
     let engine = header("x-plimsoll-engine");
     let status = response.status();
@@ -159,12 +159,12 @@ async fn error_body<B: Source>(response: Response<B>) -> Option<Refusal> {
     Some(refusal(error.code()?, error.message.unwrap_or_default()))
 }
 
-pub(super) fn refusal(code: impl Into<String>, message: impl std::fmt::Display) -> Refusal {
+pub(crate) fn refusal(code: impl Into<String>, message: impl std::fmt::Display) -> Refusal {
     Refusal { code: code.into(), message: message.to_string(), engine: None, retry_after: None }
 }
 
 /// A body of bytes: hyper's, or one made up in a test.
-pub(super) trait Source: Body<Data = Bytes, Error: Into<BoxError>> + Unpin {}
+pub(crate) trait Source: Body<Data = Bytes, Error: Into<BoxError>> + Unpin {}
 impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Source for B {}
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -31,7 +31,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         write(path, &report.to_json())?;
     }
     if args.json.as_ref().is_none_or(|path| path.as_os_str() != "-") {
-        output::data(&compare::table(&[report.setup.policy.clone()], &[&report]))?;
+        output::data(&compare::table(std::slice::from_ref(&report.setup.policy), &[&report]))?;
     }
     Ok(())
 }

@@ -1,0 +1,226 @@
+//! The processes: engines in timing mode, and a gateway before them.
+
+use super::plan::{Plan, TENANTS, class_rules, promised};
+use super::{Control, OverloadArgs, SCALE};
+use crate::Failure;
+use crate::commands::demo::client::Client;
+use crate::commands::demo::fleet::addresses;
+use crate::commands::demo::process::Process;
+use plimsoll_timing::StepShape;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+
+/// Llama 3 8B on one H100.
+const PROFILE: &str = "h100-llama3-8b";
+/// A scheduler step's tokens, scaled from the profile's 8,192.
+const TOKEN_BUDGET: u64 = 8_192 / SCALE;
+const PAGE_TOKENS: u64 = 16;
+const ADMIN_TOKEN: &str = "bench";
+const READY_LIMIT: Duration = Duration::from_secs(60);
+
+/// How far the machine was behind the engines' schedule.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lateness {
+    /// Share of late steps, mean of the engines.
+    pub steps: f64,
+    /// Seconds that were given up, all engines.
+    pub lost_s: f64,
+}
+
+/// Tokens that the engines prefill in a second at most, in scenario time: full steps with half a context behind them.
+pub(super) fn capacity_tokens_per_s(engines: u16) -> Result<f64, Failure> {
+    let profile = plimsoll_timing::find(PROFILE).map_err(Failure::failed)?;
+    let mut step = StepShape::default();
+    step.add_prefill(TOKEN_BUDGET, TOKEN_BUDGET, true);
+    let seconds = profile.step_time(&step).as_secs_f64() * SCALE as f64;
+    Ok(f64::from(engines) * TOKEN_BUDGET as f64 / seconds)
+}
+
+pub(super) fn tenant_key(tenant: usize) -> String {
+    format!("bench-{tenant}")
+}
+
+pub(super) struct Fleet {
+    folder: PathBuf,
+    engines: Vec<Process>,
+    gateway: Option<Process>,
+    gateway_url: String,
+    admin: Option<Client>,
+}
+
+impl Fleet {
+    /// Starts nothing yet.
+    pub(super) fn new() -> Result<Self, Failure> {
+        let folder = std::env::temp_dir().join(format!("plimsoll-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&folder)
+            .map_err(|error| Failure::failed(format!("{}: cannot be created: {error}", folder.display())))?;
+        Ok(Fleet { folder, engines: Vec::new(), gateway: None, gateway_url: String::new(), admin: None })
+    }
+
+    pub(super) async fn start(&mut self, args: &OverloadArgs, plan: &Plan) -> Result<(), Failure> {
+        let mut starting = JoinSet::new();
+        for n in 0..args.engines {
+            let (folder, engine) = (self.folder.clone(), engine_args(args)?);
+            starting.spawn(async move { Process::start(&format!("engine {n}"), &engine, &[], &folder).await });
+        }
+        while let Some(engine) = starting.join_next().await {
+            self.engines.push(engine.map_err(Failure::failed)??);
+        }
+        let config = self.folder.join("plimsoll.toml");
+        let urls: Vec<&str> = self.engines.iter().map(|engine| engine.listening.as_str()).collect();
+        std::fs::write(&config, settings(args, plan, &urls))
+            .map_err(|error| Failure::failed(format!("{}: cannot be written: {error}", config.display())))?;
+        let serve = ["serve", "--config", &config.display().to_string()].map(str::to_owned);
+        let gateway = Process::start("gateway", &serve, &[], &self.folder).await?;
+        let (data, admin) = addresses(&gateway.listening).ok_or_else(|| {
+            Failure::failed(format!("the gateway's first line was not understood: {}", gateway.listening))
+        })?;
+        self.gateway_url = data;
+        self.gateway = Some(gateway);
+        self.admin = Some(Client::new(&admin)?);
+        self.until_ready().await
+    }
+
+    async fn until_ready(&self) -> Result<(), Failure> {
+        let begun = Instant::now();
+        while begun.elapsed() < READY_LIMIT {
+            let engines = self.admin("/admin/engines").await.unwrap_or_default();
+            let engines = engines["engines"].as_array().cloned().unwrap_or_default();
+            if engines.len() == self.engines.len() && engines.iter().all(|e| e["state"]["health"] == "healthy") {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Err(Failure::failed(format!("the engines were not ready within {} s", READY_LIMIT.as_secs())))
+    }
+
+    pub(super) fn gateway_url(&self) -> &str {
+        &self.gateway_url
+    }
+
+    pub(super) fn admin_url(&self) -> Result<Client, Failure> {
+        let listening = self.gateway.as_ref().map_or("", |gateway| gateway.listening.as_str());
+        let (_, admin) = addresses(listening).ok_or_else(|| Failure::failed("the gateway has not been started"))?;
+        Client::new(&admin)
+    }
+
+    async fn admin(&self, path: &str) -> Option<Value> {
+        ask(self.admin.as_ref()?, path).await
+    }
+
+    /// From the engines' own counters. Zeros where they do not answer.
+    pub(super) async fn lateness(&self) -> Lateness {
+        let mut late = Lateness::default();
+        for engine in &self.engines {
+            let Ok(client) = Client::new(engine.listening.trim_end_matches('/')) else { continue };
+            let Ok((200, body)) = client.get("/metrics", None).await else { continue };
+            let text = String::from_utf8_lossy(&body);
+            let read = |name: &str| {
+                let line = text.lines().find(|line| line.starts_with(name));
+                line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).unwrap_or(0.0)
+            };
+            late.steps += read("plimsoll_engine_timing_late_ratio") / self.engines.len() as f64;
+            late.lost_s += read("plimsoll_engine_timing_lost_seconds_total");
+        }
+        late
+    }
+
+    /// Ends and reaps all. Keeps the logs where there was `trouble`.
+    pub(super) async fn stop(mut self, trouble: bool) {
+        if let Some(gateway) = self.gateway.take() {
+            gateway.stop().await;
+        }
+        let stopping: JoinSet<()> = self.engines.drain(..).map(Process::stop).collect();
+        stopping.join_all().await;
+        if trouble {
+            crate::output::note(&format!("plimsoll bench: the processes' logs are in {}", self.folder.display()));
+        } else {
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+/// A GET on the operators' address, as JSON.
+pub(super) async fn ask(admin: &Client, path: &str) -> Option<Value> {
+    match admin.get(path, Some(ADMIN_TOKEN)).await {
+        Ok((200, body)) => serde_json::from_slice(&body).ok(),
+        _ => None,
+    }
+}
+
+fn engine_args(args: &OverloadArgs) -> Result<Vec<String>, Failure> {
+    let profile = plimsoll_timing::find(PROFILE).map_err(Failure::failed)?;
+    let scaled = |tokens: u64| (tokens / SCALE / PAGE_TOKENS * PAGE_TOKENS).to_string();
+    let mut all = vec!["engine".to_owned()];
+    let mut flag = |name: &str, value: String| all.extend([format!("--{name}"), value]);
+    flag("listen", "127.0.0.1:0".into());
+    flag("kv-events-endpoint", "tcp://127.0.0.1:0".into());
+    flag("kv-events-replay-endpoint", "tcp://127.0.0.1:0".into());
+    flag("timing", PROFILE.into());
+    flag("timing-speedup", (args.time_scale / SCALE as f64).to_string());
+    flag("page-tokens", PAGE_TOKENS.to_string());
+    flag("kv-tokens", scaled(profile.serving.kv_tokens));
+    flag("context-tokens", scaled(profile.serving.context_tokens));
+    flag("token-budget", TOKEN_BUDGET.to_string());
+    flag("max-running", "64".into());
+    // A stock engine takes whatever comes, in its order.
+    flag("max-waiting", "1000000".into());
+    flag("schedule-policy", "fcfs".into());
+    Ok(all)
+}
+
+/// Times are the gateway's defaults in scenario time, tokens scaled.
+fn settings(args: &OverloadArgs, plan: &Plan, engines: &[&str]) -> String {
+    let ms = |ms: f64| ((ms / args.time_scale).round() as u64).max(1);
+    let rules = class_rules();
+    let mut text = format!(
+        "[gateway]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"{ADMIN_TOKEN}\"\n\
+         # Idle connections of the client stay.\n\
+         [limits]\nheader_timeout_ms = 600000\n\
+         [policy]\nassumed_prefill_tokens_per_s = {:.1}\nassumed_output_tokens = 8\n\
+         [classes]\nhigh_uncached_tokens = {}\nlow_uncached_tokens = {}\n\
+         # The machine is shared: a late probe is no dead engine here.\n\
+         [health]\nprobe_interval_ms = 1000\nprobe_timeout_ms = 5000\nprobe_failures = 10\nreport_stale_ms = 8000\n",
+        plan.capacity_tokens_per_s / engines.len() as f64 * args.time_scale,
+        rules.high_uncached_tokens,
+        rules.low_uncached_tokens,
+    );
+    let on = args.control == Control::Plimsoll;
+    let base: Vec<String> = promised()
+        .map(|(tokens, seconds)| {
+            let tokens = tokens.min(1 << 30);
+            format!("{{ prompt_tokens = {tokens}, first_token_ms = {} }}", ms(seconds * 1e3))
+        })
+        .collect();
+    let _ = write!(
+        text,
+        "[traffic]\nenabled = {on}\ntarget_wait_ms = {}\nlevel_rise_ms = {}\nlevel_fall_ms = {}\nburst_ms = {}\n\
+         demand_memory_ms = {}\nengine_queue_ms = {}\nengine_queue_tokens = {}\nlong_prefill_ms = {}\naging_ms = {}\n\
+         [traffic.slo]\nbase = [{}]\n",
+        ms(2_000.0),
+        ms(500.0),
+        ms(5_000.0),
+        ms(2_000.0),
+        ms(30_000.0),
+        ms(500.0),
+        4_096 / SCALE,
+        ms(1_000.0),
+        ms(15_000.0),
+        base.join(", "),
+    );
+    for tenant in 0..TENANTS {
+        let hash = Sha256::digest(tenant_key(tenant)).iter().fold(String::new(), |mut hex, byte| {
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        });
+        let _ = write!(text, "[[auth.keys]]\ntenant = \"tenant-{tenant}\"\nsha256 = \"{hash}\"\n");
+    }
+    for url in engines {
+        let _ = write!(text, "[[engines]]\nurl = {}\n", json!(url));
+    }
+    text
+}

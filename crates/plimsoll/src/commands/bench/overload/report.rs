@@ -1,0 +1,163 @@
+//! The figures of a run as a table and as JSON.
+
+use super::drive::{Done, Outcome, PATIENCE_S};
+use super::figures::{Figures, in_time};
+use super::fleet::Lateness;
+use super::plan::{Plan, TENANTS};
+use super::shape::Shape;
+use super::{OverloadArgs, SCALE};
+use plimsoll_core::Class;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+pub(super) struct Report {
+    head: Value,
+    classes: Vec<(Class, Figures)>,
+    all: Figures,
+    tenants: Vec<Figures>,
+    whole: Whole,
+}
+
+/// Of the whole run.
+struct Whole {
+    /// Cost of what was let in, per second of the scenario: computed prompt tokens and output.
+    admitted_tokens_per_s: f64,
+    /// Cost served in time while there was too much, as a share of what the engines can do.
+    crowd_goodput_of_capacity: f64,
+    /// Cost served at all in that time, likewise.
+    crowd_served_of_capacity: f64,
+    /// GPU time of requests that were served too late.
+    wasted_gpu_s: f64,
+    sends: u64,
+}
+
+impl Report {
+    pub(super) fn new(args: &OverloadArgs, plan: &Plan, shape: &Shape, done: &[Done], late: Lateness) -> Report {
+        let classes =
+            Class::ALL.map(|class| (class, Figures::of(plan, done, |ask| ask.class == class))).into_iter().collect();
+        let name = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
+        let head = json!({
+            "scenario": format!("{:?}", args.scenario),
+            "control": name(&args.control),
+            "seconds": args.seconds,
+            "time_scale": args.time_scale,
+            "token_scale": SCALE,
+            "engines": args.engines,
+            "seed": args.seed,
+            "source": shape.source,
+            "capacity_tokens_per_s": plan.capacity_tokens_per_s,
+            "crowd_load": plan.crowd_load(),
+            "client_patience_s": PATIENCE_S,
+            "engine_late_steps_ratio": late.steps,
+            "engine_lost_s": late.lost_s,
+        });
+        Report {
+            head,
+            classes,
+            all: Figures::of(plan, done, |_| true),
+            tenants: (0..TENANTS).map(|tenant| Figures::of(plan, done, |ask| ask.tenant == tenant)).collect(),
+            whole: Whole::of(args, plan, done),
+        }
+    }
+
+    pub(super) fn json(&self) -> String {
+        let mut report = self.head.clone();
+        for (class, figures) in &self.classes {
+            report["classes"][class.as_str()] = json!(figures);
+        }
+        report["all"] = json!(self.all);
+        report["tenants"] = json!(self.tenants);
+        report["jitter_minutes"] = json!(self.classes.iter().map(|(_, f)| f.jitter_minutes).sum::<u64>());
+        report["jitter_10s"] = json!(self.classes.iter().map(|(_, f)| f.jitter_10s).sum::<u64>());
+        let whole = &self.whole;
+        report["admitted_tokens_per_s"] = json!(whole.admitted_tokens_per_s);
+        report["crowd_goodput_of_capacity"] = json!(whole.crowd_goodput_of_capacity);
+        report["crowd_served_of_capacity"] = json!(whole.crowd_served_of_capacity);
+        report["wasted_gpu_s"] = json!(whole.wasted_gpu_s);
+        report["sends"] = json!(whole.sends);
+        format!("{report:#}\n")
+    }
+
+    pub(super) fn table(&self) -> String {
+        let mut out = format!(
+            "scenario {}, control {}: {} engines, offered {:.2} of capacity while there is too much\n\n\
+             class    requests  in time  refused  gave up  failed  ttft p50/p90/p99 ms      e2e p50/p90/p99 ms       jitter min\n",
+            self.head["scenario"].as_str().unwrap_or(""),
+            self.head["control"].as_str().unwrap_or(""),
+            self.head["engines"],
+            self.head["crowd_load"].as_f64().unwrap_or(0.0),
+        );
+        let rows = self.classes.iter().map(|(class, figures)| (class.as_str(), figures)).chain([("all", &self.all)]);
+        for (name, figures) in rows {
+            let row = |p: &super::figures::Percentiles| {
+                let one = |value: Option<f64>| value.map_or("-".to_owned(), |ms| format!("{ms:.0}"));
+                format!("{}/{}/{}", one(p.p50), one(p.p90), one(p.p99))
+            };
+            let _ = writeln!(
+                out,
+                "{name:<8} {:>8}  {:>6.2}%  {:>7}  {:>7}  {:>6}  {:<24} {:<24} {:>10}",
+                figures.requests,
+                figures.slo_attainment * 100.0,
+                figures.rejected,
+                figures.gave_up,
+                figures.failed,
+                row(&figures.ttft_ms),
+                row(&figures.e2e_ms),
+                figures.jitter_minutes,
+            );
+        }
+        let whole = &self.whole;
+        let _ = writeln!(
+            out,
+            "\nwhile there was too much: {:.0} % of capacity served, {:.0} % in time; {:.1} GPU seconds spent on answers that \
+             came too late\nadmitted {:.0} tokens/s over the run; engines late in {:.1} % of steps, {:.1} s given up",
+            whole.crowd_served_of_capacity * 100.0,
+            whole.crowd_goodput_of_capacity * 100.0,
+            whole.wasted_gpu_s,
+            whole.admitted_tokens_per_s,
+            self.head["engine_late_steps_ratio"].as_f64().unwrap_or(0.0) * 100.0,
+            self.head["engine_lost_s"].as_f64().unwrap_or(0.0),
+        );
+        if !self.all.codes.is_empty() {
+            let codes: Vec<String> = self.all.codes.iter().map(|(code, n)| format!("{code} {n}")).collect();
+            let _ = writeln!(out, "refused or failed: {}", codes.join(", "));
+        }
+        let tenants: Vec<String> =
+            self.tenants.iter().map(|tenant| format!("{:.2} %", tenant.slo_attainment * 100.0)).collect();
+        let _ = writeln!(out, "in time by tenant: {}", tenants.join(", "));
+        out
+    }
+}
+
+impl Whole {
+    fn of(args: &OverloadArgs, plan: &Plan, done: &[Done]) -> Whole {
+        let (mut admitted, mut wasted, mut crowd_served, mut crowd_good, mut sends) = (0u64, 0u64, 0u64, 0u64, 0u64);
+        for done in done {
+            let ask = &plan.asks[done.ask];
+            sends += u64::from(done.sent);
+            match &done.outcome {
+                Outcome::Served { ttft_s, uncached_tokens, output_tokens, .. } => {
+                    let cost = uncached_tokens + output_tokens;
+                    admitted += cost;
+                    let good = in_time(ask, &done.outcome);
+                    wasted += if good { 0 } else { cost };
+                    if plan.crowd.contains(&(ask.at + ttft_s)) {
+                        crowd_served += cost;
+                        crowd_good += if good { cost } else { 0 };
+                    }
+                }
+                Outcome::GaveUp => admitted += ask.cost_tokens(),
+                Outcome::Refused { .. } | Outcome::Failed { .. } => {}
+            }
+        }
+        let crowd = (plan.crowd.end - plan.crowd.start) * plan.capacity_tokens_per_s;
+        let per_engine = plan.capacity_tokens_per_s / f64::from(args.engines);
+        Whole {
+            admitted_tokens_per_s: admitted as f64 / plan.seconds,
+            crowd_goodput_of_capacity: crowd_good as f64 / crowd,
+            crowd_served_of_capacity: crowd_served as f64 / crowd,
+            wasted_gpu_s: wasted as f64 / per_engine,
+            sends,
+        }
+    }
+}
