@@ -44,6 +44,8 @@ pub(crate) async fn admit(flow: &mut Flow) -> Result<(), Failure> {
             let Go { class, waited, why, level, share, .. } = go;
             let queue_wait_ms = waited.as_millis_f64();
             flow.record.lock().traffic = Some(TrafficRecord { why: why.as_str(), class, queue_wait_ms, level, share });
+            // What could not keep its promise goes on as low, at the engine too.
+            flow.class = class;
             flow.permit = Some(permit);
             Ok(())
         }

@@ -11,7 +11,7 @@ use crate::record::RecordCell;
 use crate::spans::RequestSpan;
 use crate::state::Shared;
 use crate::trace_context::TraceContext;
-use crate::traffic::permit::Permit;
+use crate::traffic::permit::{Permit, taken};
 use bytes::Bytes;
 use http::HeaderMap;
 use plimsoll_core::{Class, ErrorCode, InstanceId, Nanos, Outcome, RequestId};
@@ -156,7 +156,7 @@ impl Flow {
             self.shared.token_estimate.learn(self.facts.prompt, usage.prompt_tokens);
         }
         if let Some(permit) = self.permit.take() {
-            self.give_up(permit, usage);
+            self.give_up(permit, outcome, usage);
         }
         let model = self.shared.model_label(self.model.as_deref());
         match &self.cache {
@@ -198,14 +198,11 @@ impl Flow {
     }
 
     /// Settles its place in the books of traffic scheduling with what it took.
-    fn give_up(&self, permit: Permit, usage: Option<Usage>) {
+    fn give_up(&self, permit: Permit, outcome: Outcome, usage: Option<Usage>) {
         if let Some(usage) = usage {
             permit.lane().learn_output(usage.completion_tokens, self.facts.sequences);
         }
-        let cached = usage.and_then(|usage| Some(usage.prompt_tokens.saturating_sub(usage.cached_tokens?)));
-        // Where the stream was cut no usage came; its pieces are near enough.
-        let pieces = (self.progress.output.pieces > 0 && self.facts.stream).then_some(self.progress.output.pieces);
-        permit.end(cached, usage.map(|usage| usage.completion_tokens).or(pieces));
+        permit.end(taken(outcome, usage, self.facts.stream, self.progress.output.pieces));
         self.shared.traffic.nudge();
     }
 

@@ -43,7 +43,7 @@ pub use rules::{OnSloMiss, Rules, SloRules, TenantRules};
 pub use snapshot::{ClassSnapshot, Snapshot};
 pub use verdict::{Decision, Go, GoWhy, Refusal, Rule, Verdict};
 
-use crate::meter::{Limit, Meter};
+use crate::meter::{Limit, Meter, UNLIMITED};
 use books::{Books, Flight, Stage};
 use capacity::Capacity;
 use demand::Demand;
@@ -96,14 +96,13 @@ struct Standing {
 impl Admission {
     #[must_use]
     pub fn new(rules: Rules) -> Self {
-        let none = Limit { tokens_per_s: f64::INFINITY, burst_tokens: 0 };
         Admission {
             seen: None,
             room: Room::default(),
             gauge: Gauge::new(&rules),
             capacity: Capacity::default(),
             demand: Demand::default(),
-            meters: [Meter::new(none, Nanos::ZERO); 3],
+            meters: [Meter::new(UNLIMITED, Nanos::ZERO); 3],
             tenants: Tenants::default(),
             line: Line::new(rules.bounds, rules.weights),
             books: Books::default(),
@@ -156,9 +155,8 @@ impl Admission {
             self.cancel(arrival.key, now);
         }
         let class = arrival.class;
-        let flight = self.flight(&arrival, now);
+        let mut flight = self.flight(&arrival, now);
         self.tenants.asks(&arrival.tenant, class, now, &self.rules);
-        self.demand.asked(class, flight.cost(), arrival.prefill_tokens, now);
         let standing = self.standing(class, now);
         if arrival.answer_by <= now {
             return self.refuse(Rule::Deadline, &flight, standing, None);
@@ -172,13 +170,15 @@ impl Admission {
         } else if !straight && !self.tenants.try_retry(&arrival.tenant) {
             return self.refuse(Rule::RetryBudget, &flight, standing, self.drain_time());
         }
-        if !(straight && self.gauge.is_calm(class, &self.rules))
-            && let Err((rule, retry_after)) = self.check_quota(&flight, standing.share, now)
-        {
+        // What its tenant may not have at any level takes nothing from the other classes.
+        self.demand.asked(class, flight.cost(), arrival.prefill_tokens, now);
+        if straight && self.gauge.is_calm(class, &self.rules) {
+            self.lift_quota(&flight, now);
+        } else if let Err((rule, retry_after)) = self.check_quota(&flight, standing.share, now) {
             return self.refuse(rule, &flight, standing, retry_after);
         }
         if straight {
-            self.charge(&flight, now);
+            self.charge(&mut flight, now);
             self.room.take(flight.need);
             let cost_tokens = flight.cost();
             self.books.admit(arrival.key, Flight { stage: Stage::Granted, ..flight });
@@ -257,8 +257,10 @@ impl Admission {
 
     fn close(&mut self, key: RequestId, served: u64, now: Nanos) -> bool {
         let Some((flight, refunded)) = self.books.close(key, served) else { return false };
-        self.meters[flight.class as usize].refund(refunded, now);
-        self.tenants.refund(&flight.tenant, flight.class, refunded, now);
+        if flight.quota_charged {
+            self.meters[flight.class as usize].refund(refunded, now);
+        }
+        self.tenants.refund(&flight, refunded, now);
         self.changed = true;
         true
     }
@@ -282,6 +284,7 @@ impl Admission {
             need: Need { prefill_tokens: arrival.prefill_tokens, kv_tokens: new_kv },
             long: arrival.class != Class::High && service.is_some_and(|time| time > self.rules.long_prefill),
             stage: Stage::Waiting,
+            quota_charged: false,
             due: None,
             first_token_by: self.first_token_by(arrival, now).0,
         }
@@ -352,7 +355,12 @@ impl Admission {
         let limit = self.class_limit(share);
         let meter = &mut self.meters[flight.class as usize];
         meter.set_limit(limit, now);
-        let Err(class_over) = meter.check(flight.cost(), now) else { return Ok(()) };
+        let class_over = meter.check(flight.cost(), now);
+        // A tenant's part is one of what is there for the class, not of what is let in while the pool is too full. It is set even where
+        // it is not asked, as what is charged to it runs out at it.
+        let whole = self.class_limit(share.max(self.left(flight.class, now) * PARTS));
+        self.tenants.set_part(&flight.tenant, flight.class, whole, now);
+        let Err(class_over) = class_over else { return Ok(()) };
         if self.admitted[flight.class as usize].is_none_or(|last| now.since(last) >= self.rules.aging) {
             return Ok(());
         }
@@ -361,22 +369,32 @@ impl Admission {
         if !self.tenants.has_others(&flight.tenant, flight.class) {
             return Err((Rule::QuotaClass, class_over.retry_after.or(never)));
         }
-        // A tenant's part is one of what is there for the class, not of what is let in while the pool is too full.
-        let whole = self.class_limit(share.max(self.left(flight.class, now) * PARTS));
-        match self.tenants.check_part(&flight.tenant, flight.class, whole, flight.cost(), now) {
+        match self.tenants.check_part(&flight.tenant, flight.class, flight.cost(), now) {
             // Below its part: what others have had more is not held against it.
             Ok(()) => Ok(()),
-            Err(tenant_over) => Err((Rule::QuotaTenant, tenant_over.retry_after.max(class_over.retry_after).or(never))),
+            Err(tenant_over) => {
+                // Whichever has room first lets it in.
+                let first = tenant_over.retry_after.into_iter().chain(class_over.retry_after).min();
+                Err((Rule::QuotaTenant, first.or(never)))
+            }
         }
     }
 
-    fn charge(&mut self, flight: &Flight, now: Nanos) {
+    /// Nothing is scarce: what is admitted now is held against nobody later.
+    fn lift_quota(&mut self, flight: &Flight, now: Nanos) {
+        self.meters[flight.class as usize].set_limit(UNLIMITED, now);
+        self.tenants.set_part(&flight.tenant, flight.class, UNLIMITED, now);
+    }
+
+    fn charge(&mut self, flight: &mut Flight, now: Nanos) {
         self.admitted[flight.class as usize] = Some(now);
-        self.meters[flight.class as usize].charge(flight.cost(), now);
+        let meter = &mut self.meters[flight.class as usize];
+        meter.charge(flight.cost(), now);
+        flight.quota_charged = meter.limit().tokens_per_s.is_finite();
         self.tenants.charge(&flight.tenant, flight.class, flight.cost(), now);
     }
 
-    fn wait(&mut self, now: Nanos, arrival: &Arrival, flight: Flight, standing: Standing) -> Verdict {
+    fn wait(&mut self, now: Nanos, arrival: &Arrival, mut flight: Flight, standing: Standing) -> Verdict {
         let tenant = self.rules.tenant(&arrival.tenant);
         let (first_token_by, asked) = self.first_token_by(arrival, now);
         let on_miss = (asked || self.rules.slo.enforced).then_some(tenant.on_slo_miss);
@@ -405,7 +423,7 @@ impl Admission {
         match self.line.push(entry) {
             Err(_) => self.refuse(Rule::QueueFull, &flight, standing, self.drain_time()),
             Ok(displaced) => {
-                self.charge(&flight, now);
+                self.charge(&mut flight, now);
                 self.books.admit(arrival.key, flight);
                 for (key, waiter) in displaced {
                     self.turn_away(key, &waiter, Rule::Displaced, self.drain_time(), None, now);

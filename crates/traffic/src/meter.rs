@@ -21,6 +21,9 @@ pub struct Limit {
     pub burst_tokens: u64,
 }
 
+/// What limits nothing.
+pub(crate) const UNLIMITED: Limit = Limit { tokens_per_s: f64::INFINITY, burst_tokens: 0 };
+
 /// Why and for how long a request must wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Refused {

@@ -31,6 +31,8 @@ pub(crate) struct Flight {
     /// It keeps an engine from others for long.
     pub long: bool,
     pub stage: Stage,
+    /// It was charged to the quotas of its class and tenant, which were limited then.
+    pub quota_charged: bool,
     /// When its prefill is taken to be over.
     pub due: Option<Nanos>,
     /// When its first token was asked for or promised.

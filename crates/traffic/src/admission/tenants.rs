@@ -4,8 +4,9 @@
 //! has something left, anybody may have it; once the class has not, whoever is below his part is still admitted. So a tenant that sends
 //! ten times as much takes what the others leave, and never what is theirs.
 
+use super::books::Flight;
 use super::rules::Rules;
-use crate::meter::{Limit, Meter, Refused};
+use crate::meter::{Limit, Meter, Refused, UNLIMITED};
 use crate::retry_budget::RetryBudget;
 use plimsoll_core::{Class, Nanos};
 use std::collections::BTreeMap;
@@ -44,10 +45,9 @@ impl Tenants {
         self.sweep(now);
         if !self.known.contains_key(name) {
             let tenant = rules.tenant(name);
-            let none = Limit { tokens_per_s: f64::INFINITY, burst_tokens: 0 };
             let new = Tenant {
                 weight: tenant.weight.max(1),
-                meters: [Meter::new(none, now); 3],
+                meters: [Meter::new(UNLIMITED, now); 3],
                 asked: [None; 3],
                 rate: tenant.tokens_per_s.map(|rate| Meter::new(limit(rate, rules), now)),
                 retries: RetryBudget::new(rules.retry_fraction, rules.retry_burst),
@@ -69,22 +69,19 @@ impl Tenants {
         meter.map_or(Ok(()), |meter| meter.check(tokens, now))
     }
 
-    /// Whether it is below its part of a class that may admit `class_limit`.
-    pub(crate) fn check_part(
-        &mut self,
-        name: &str,
-        class: Class,
-        class_limit: Limit,
-        tokens: u64,
-        now: Nanos,
-    ) -> Result<(), Refused> {
+    /// Gives it its part of a class that may admit `class_limit`.
+    pub(crate) fn set_part(&mut self, name: &str, class: Class, class_limit: Limit, now: Nanos) {
         let all = self.asking[class as usize].max(1) as f64;
-        let Some(tenant) = self.known.get_mut(name) else { return Ok(()) };
+        let Some(tenant) = self.known.get_mut(name) else { return };
         let part = f64::from(tenant.weight) / all;
-        let meter = &mut tenant.meters[class as usize];
         let burst_tokens = (class_limit.burst_tokens as f64 * part) as u64;
-        meter.set_limit(Limit { tokens_per_s: class_limit.tokens_per_s * part, burst_tokens }, now);
-        meter.check(tokens, now)
+        let limit = Limit { tokens_per_s: class_limit.tokens_per_s * part, burst_tokens };
+        tenant.meters[class as usize].set_limit(limit, now);
+    }
+
+    /// Whether it is below its part of a class, as it was set last.
+    pub(crate) fn check_part(&mut self, name: &str, class: Class, tokens: u64, now: Nanos) -> Result<(), Refused> {
+        self.known.get_mut(name).map_or(Ok(()), |tenant| tenant.meters[class as usize].check(tokens, now))
     }
 
     /// Others ask for this class too.
@@ -102,9 +99,11 @@ impl Tenants {
         }
     }
 
-    pub(crate) fn refund(&mut self, name: &str, class: Class, tokens: u64, now: Nanos) {
-        if let Some(tenant) = self.known.get_mut(name) {
-            tenant.meters[class as usize].refund(tokens, now);
+    pub(crate) fn refund(&mut self, flight: &Flight, tokens: u64, now: Nanos) {
+        if let Some(tenant) = self.known.get_mut(&flight.tenant) {
+            if flight.quota_charged {
+                tenant.meters[flight.class as usize].refund(tokens, now);
+            }
             if let Some(rate) = &mut tenant.rate {
                 rate.refund(tokens, now);
             }

@@ -1,3 +1,4 @@
+mod accounts;
 mod overload;
 mod properties;
 mod world;
