@@ -104,6 +104,7 @@ impl Door {
             reserved_kv_tokens: load.used_kv_tokens,
             kv_capacity_tokens: load.kv_capacity_tokens,
             running: load.running,
+            out: load.out,
         }));
     }
 }

@@ -27,6 +27,8 @@ pub struct InstanceLoad {
     pub kv_capacity_tokens: Option<u64>,
     /// Requests in flight there.
     pub running: u32,
+    /// Its health keeps it out.
+    pub out: bool,
 }
 
 /// A level per stage, 0 to 1.

@@ -221,6 +221,7 @@ impl View {
             reserved_kv_tokens: load.used_kv_tokens,
             kv_capacity_tokens: load.kv_capacity_tokens,
             running: load.running,
+            out: load.out,
         }));
         let shares = || self.scratch.iter().filter_map(|load| load.uncached_share);
         let count = shares().count();

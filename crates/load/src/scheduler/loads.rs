@@ -27,28 +27,31 @@ pub struct PoolLoad {
     pub kv_capacity_tokens: Option<u64>,
     /// Requests in flight.
     pub running: u32,
+    /// It is in service and its health keeps it out, as that of all others does: placement would choose it all the same, not knowing better.
+    pub out: bool,
 }
 
 impl Scheduler {
-    /// Fills `into` with the ranks of `model` that may be chosen now, by slot. Empty where there are none; then placement says why.
+    /// Fills `into` with the ranks of `model` that may be chosen now, by slot. Where health keeps all out, with all of them, marked so. Empty
+    /// where none is in service; then placement says why.
     pub fn pool_loads(&mut self, model: &str, now: Nanos, into: &mut Vec<PoolLoad>) {
         into.clear();
         self.release_due(now);
         let Some(pool) = self.pools.find(model) else { return };
         let peers = self.pools.at_mut(pool).peer_rate(&self.roster, now).map(|rate| 1.0 / rate.max(1.0));
         let clock = self.trust_clock(now);
-        let open = |instance: &Instance| {
-            instance.in_service()
-                && instance.role_obstacle(LegRole::Unified).is_none()
-                && instance.health.open(&self.config.health)
-        };
-        let members = || self.pools.at(pool).instances(&self.roster).map(|(_, one)| one).filter(|one| open(one));
+        let serves = |one: &Instance| one.in_service() && one.role_obstacle(LegRole::Unified).is_none();
+        let open = |one: &Instance| one.health.open(&self.config.health);
+        let serving = || self.pools.at(pool).instances(&self.roster).map(|(_, one)| one).filter(|one| serves(one));
+        let out = !serving().any(open);
+        let members = || serving().filter(|one| out || open(one));
         let all_refuse = members().all(|instance| instance.refusing(now));
         for instance in members().filter(|instance| all_refuse || !instance.refusing(now)) {
             for (index, rank) in instance.ranks.iter().take(instance.rank_count()).enumerate() {
                 let target = Target { instance: instance.id, rank: Rank(index as u16) };
                 let s_per_token = peers.map(|peers| effective_s_per_token(instance.prefill_s_per_token, peers));
-                into.push(load(instance, rank, target, &clock, s_per_token, now, self.config.report_stale));
+                let load = load(instance, rank, target, &clock, s_per_token, now, self.config.report_stale);
+                into.push(PoolLoad { out, ..load });
             }
         }
     }
@@ -76,5 +79,6 @@ fn load(
         used_kv_tokens: reported.map_or(rank.own.reserved_kv_tokens, |used| used.saturating_add(backlog_tokens)),
         kv_capacity_tokens: instance.capacity_kv_tokens(rank).filter(|_| reported.is_some()),
         running: rank.own.requests.saturating_add(foreign.requests.round() as u32),
+        out: false,
     }
 }

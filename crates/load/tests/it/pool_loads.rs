@@ -77,3 +77,22 @@ fn only_those_that_would_be_chosen_are_in_it() {
     fleet.serve(refused);
     assert_eq!(loads(&mut fleet).len(), 2, "all refuse: then it is theirs to say");
 }
+
+/// They were left out, and a queue in front of an empty pool went all at once.
+#[test]
+fn where_all_are_out_all_are_in_it_and_marked() {
+    let mut fleet = Fleet::new(PolicyKind::LeastWait, 3);
+    fleet.scheduler.set_draining(InstanceId(2), true);
+    fleet.eject(0);
+    let seen = |fleet: &mut Fleet| loads(fleet).iter().map(|l| (l.target.instance.0, l.out)).collect::<Vec<_>>();
+    assert_eq!(seen(&mut fleet), [(1, false)]);
+    fleet.eject(1);
+    assert_eq!(seen(&mut fleet), [(0, true), (1, true)]);
+    fleet.probe_ok(0);
+    assert_eq!(seen(&mut fleet), [(0, false)], "half open with a trial free");
+    let trial = fleet.place();
+    assert!(trial.half_open);
+    assert_eq!(seen(&mut fleet), [(0, true), (1, true)], "its trial is taken");
+    fleet.settle(trial.ticket, AttemptEnd::Ok);
+    assert_eq!(seen(&mut fleet), [(0, false)]);
+}

@@ -35,7 +35,7 @@ impl Admission {
             self.turn_away(key, &waiter, rule, self.drain_time(), None, now);
         }
         // What waits because something is held back from it says nothing of what the pool can do.
-        self.capacity.update(now, !self.line.is_empty() && !self.room.fits(Need::default()));
+        self.capacity.update(now, !self.line.is_empty() && !self.room.all_out() && !self.room.fits(Need::default()));
         std::mem::take(&mut self.outbox)
     }
 
@@ -50,9 +50,10 @@ impl Admission {
         Some(self.slo_due.map_or(look, |due| due.max(now)).min(look).min(give_up))
     }
 
-    /// Whether an engine could begin it now and nothing is held back from it.
+    /// Whether an engine could begin it now and nothing is held back from it. Where all are out, whoever finds nobody waiting hears at once
+    /// what placement says of it.
     pub(super) fn may_begin(&self, flight: &Flight, now: Nanos) -> bool {
-        !self.is_held_back(flight, now) && self.room.fits(flight.need)
+        !self.is_held_back(flight, now) && (self.room.all_out() || self.room.fits(flight.need))
     }
 
     fn is_held_back(&self, flight: &Flight, now: Nanos) -> bool {
@@ -66,6 +67,10 @@ impl Admission {
     }
 
     fn serve(&mut self, now: Nanos) {
+        // An empty pool would take the whole queue at once, and fail it. Those that wait do so until an engine is back, or their time is up.
+        if self.room.all_out() {
+            return;
+        }
         let mut held_back = [false; 3];
         while let Some(key) = self.line.peek(|class| !held_back[class as usize]) {
             let (Some(flight), Some(waiter)) = (self.books.get(key), self.line.get(key).copied()) else { break };

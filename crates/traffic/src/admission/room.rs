@@ -53,6 +53,8 @@ pub(crate) struct Room {
     slots: Vec<Slot>,
     /// [`Slot::wait_s`] of each, side by side: the search for the shortest is all that a decision does with a thousand engines.
     waits_s: Vec<f64>,
+    /// Health keeps every engine out.
+    all_out: bool,
     /// Sum of the known rates, tokens per second, and of how many instances.
     rate: f64,
     known: u32,
@@ -64,6 +66,7 @@ impl Room {
         self.slots.clear();
         self.waits_s.clear();
         (self.rate, self.known) = (0.0, 0);
+        self.all_out = !view.instances.is_empty() && view.instances.iter().all(|load| load.out);
         for load in view.instances {
             let rate = load.prefill_tokens_per_s.filter(|rate| rate.is_finite() && *rate > 0.0);
             if let Some(rate) = rate {
@@ -95,6 +98,11 @@ impl Room {
     pub(crate) fn fits(&self, need: Need) -> bool {
         let at = self.shortest(|slot| slot.has_memory(need.kv_tokens));
         at.map_or(self.slots.is_empty(), |at| self.slots[at].can_begin())
+    }
+
+    /// There are engines, and every one is out: whoever is let go now is lost to all that is known.
+    pub(crate) fn all_out(&self) -> bool {
+        self.all_out
     }
 
     /// The engine with the shortest wait.

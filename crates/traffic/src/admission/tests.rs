@@ -1,4 +1,5 @@
 mod accounts;
+mod line;
 mod overload;
 mod properties;
 mod world;

@@ -8,6 +8,7 @@ fn load(backlog: u64, rate: Option<f64>, reserved: u64, capacity: Option<u64>) -
         reserved_kv_tokens: reserved,
         kv_capacity_tokens: capacity,
         running: 0,
+        out: false,
     }
 }
 
