@@ -2,8 +2,8 @@
 //! see the same candidates.
 //!
 //! The scheduler has already filtered: alive, of the model, not excluded, and only the best *tier* (with KV room
-//! before full, accepting before refusing), so a policy cannot send a request where it must not go. Candidates carry
-//! their score in seconds ([`price`]).
+//! before full, accepting before refusing), so a policy cannot send a request where it must not go; a rule that says so
+//! ([`Placement::minds_tiers`]) is given the other tiers as well. Candidates carry their score in seconds ([`price`]).
 
 pub mod least_score;
 pub mod power_of_two;
@@ -130,6 +130,12 @@ impl fmt::Display for Reason {
 /// is acceptable; the request is then refused for lack of capacity.
 pub trait Placement: fmt::Debug + Send {
     fn place(&mut self, now: Nanos, view: &View<'_>, ask: &Ask<'_>) -> Option<Choice>;
+
+    /// It chooses within the best tier. False for rules of others that know no tiers: they get everybody alive, since
+    /// keeping the full ones from them would be a rule of ours at work in theirs.
+    fn minds_tiers(&self) -> bool {
+        true
+    }
 }
 
 /// The rule that the configuration names.

@@ -2,7 +2,8 @@
 //!
 //! Each sees what our rules see: the ledger's loads and the cache view's hits, which are fresher and more exact than what those
 //! routers have of their own (polled loads, trees of what was sent). So a difference is one of the rule, and where
-//! ours wins it wins against a baseline that is better informed than the original.
+//! ours wins it wins against a baseline that is better informed than the original. They choose among all that are alive, full ones
+//! included, as the originals do: that full engines come last is a rule of ours.
 
 mod cache_threshold;
 mod dynamo;
@@ -17,6 +18,8 @@ pub use random::Random;
 pub use sticky::StickyUntilSaturated;
 
 use plimsoll_load::{Load, Placement, PolicyKind, View};
+use rand::RngExt as _;
+use rand_chacha::ChaCha8Rng;
 
 /// A rule by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +97,7 @@ impl Policy {
             Policy::LeastTokens => Box::new(LeastTokens),
             Policy::CacheThreshold => Box::new(CacheThreshold),
             Policy::DynamoCost => Box::new(DynamoCost::new(seed, block_tokens)),
-            Policy::StickyUntilSaturated => Box::new(StickyUntilSaturated),
+            Policy::StickyUntilSaturated => Box::new(StickyUntilSaturated::new(seed)),
         })
     }
 }
@@ -115,6 +118,17 @@ fn least<'a>(loads: impl Iterator<Item = (usize, &'a Load)>, value: impl Fn(&Loa
 fn loads(view: &View<'_>) -> Vec<Load> {
     view.candidates.iter().map(|candidate| view.loads.of(candidate)).collect()
 }
+
+/// One of those with the least value, by chance.
+fn drawn_least(draws: &mut ChaCha8Rng, costs: &[(usize, f64)]) -> Option<usize> {
+    let best = costs.iter().map(|(_, cost)| *cost).fold(f64::INFINITY, f64::min);
+    let tied = || costs.iter().filter(|(_, cost)| *cost <= best + EQUAL);
+    let nth = draws.random_range(0..tied().count().max(1));
+    tied().nth(nth).map(|(index, _)| *index)
+}
+
+/// Costs closer than this are equal.
+const EQUAL: f64 = 1e-9;
 
 #[cfg(test)]
 mod tests;

@@ -22,6 +22,9 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::rc::Rc;
 
+/// No trace is longer, and no session pauses longer in all: 10 years. A time beyond is in another unit than the form says.
+const LONGEST: Nanos = Nanos::from_secs(10 * 365 * 86_400);
+
 /// How a trace is replayed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct InputOptions {
@@ -55,6 +58,7 @@ pub struct Input {
     draws: Option<ChaCha8Rng>,
     at: Nanos,
     first: Option<Session>,
+    blocks_of_first: Option<u64>,
     /// Hashes of names seen, where the trace names its sessions.
     names: Option<HashSet<u64>>,
     read: u64,
@@ -95,6 +99,7 @@ impl Input {
             draws: (!timed).then(|| ChaCha8Rng::seed_from_u64(options.seed)),
             at: Nanos::ZERO,
             first: None,
+            blocks_of_first: None,
             names: named.then(HashSet::new),
             read: 0,
             skipped: Rc::default(),
@@ -135,13 +140,16 @@ impl Input {
                     let gap_s = exponential(1.0 - draws.random::<f64>()) / self.options.starts_per_s;
                     self.at = self.at + Nanos::from_secs_f64(gap_s);
                     session.start = self.at;
-                    None
+                    too_late(session.start)
                 }
                 None => {
                     let at = Nanos((session.start.0 as f64 / self.options.rate) as u64);
                     let before = self.at;
                     session.start = at;
-                    if at < before {
+                    let late = too_late(at);
+                    if late.is_some() {
+                        late
+                    } else if at < before {
                         Some(format!(
                             "begins {:.3} s before the row before; expected rows in order of time",
                             before.since(at).as_secs_f64() * self.options.rate
@@ -157,6 +165,7 @@ impl Input {
                 let names = self.names.as_mut()?;
                 (!names.insert(hash(&session.id))).then(twice)
             });
+            let what = what.or_else(|| too_long(&session)).or_else(|| self.other_blocks(&session));
             match what {
                 None => {
                     self.read += 1;
@@ -166,6 +175,13 @@ impl Input {
                 Some(what) => return Err(self.complaint(what)),
             }
         }
+    }
+
+    /// A trace has blocks of one size: ids of others name other tokens.
+    fn other_blocks(&mut self, session: &Session) -> Option<String> {
+        let tokens = session.calls.first()?.prompt.block_tokens;
+        let known = *self.blocks_of_first.get_or_insert(tokens);
+        (tokens != known).then(|| format!("blocks of {tokens} tokens; expected {known}, as in the first line"))
     }
 
     fn row(&mut self) -> Result<Option<Session>, TraceError> {
@@ -209,6 +225,17 @@ impl Iterator for Input {
         self.failed = session.is_err();
         session.map_err(|error| error.to_string()).transpose()
     }
+}
+
+fn too_late(start: Nanos) -> Option<String> {
+    let what = "expected at most 10 years; check the unit of times, --rate and --starts-per-s";
+    (start > LONGEST).then(|| format!("begins {:.0} s after the first row; {what}", start.as_secs_f64()))
+}
+
+fn too_long(session: &Session) -> Option<String> {
+    let pauses = session.calls.iter().flat_map(|call| &call.after).fold(Nanos::ZERO, |sum, after| sum + after.delay);
+    let what = "expected at most 10 years in one session";
+    (pauses > LONGEST).then(|| format!("pauses of {:.0} s; {what}", pauses.as_secs_f64()))
 }
 
 /// `-ln(u)` by its series in plain arithmetic: the library's logarithm may differ in its last bit between machines.

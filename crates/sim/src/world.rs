@@ -324,7 +324,7 @@ impl<'a> World<'a> {
             let idle = sample.running + sample.waiting == 0 && self.waiting.is_empty();
             let next = self.agenda.next_at().filter(|_| idle).unwrap_or(now);
             let skipped = next.since(now).0 / self.poll.0.max(1);
-            let at = Nanos(now.0 + (skipped.max(1)) * self.poll.0.max(1));
+            let at = now + Nanos(skipped.max(1).saturating_mul(self.poll.0.max(1)));
             self.agenda.put(at, precedence::POLL, Event::Poll);
             return Ok(());
         }

@@ -43,7 +43,8 @@ impl Scheduler {
         if self.scratch.is_empty() {
             return Err(PlaceError::NoCandidate { reasons: walk.reasons() });
         }
-        let candidates = &self.scratch[..gathered.best_tier];
+        let offered = if self.policy.minds_tiers() { gathered.best_tier } else { self.scratch.len() };
+        let candidates = &self.scratch[..offered];
         let loads = Numbers { roster: &self.roster, price: &price, ask };
         let view = View { model: &pool.model, candidates, tie_fraction: self.config.tie_fraction, loads: &loads };
         let choice = self.policy.place(now, &view, ask);

@@ -29,4 +29,8 @@ impl Placement for CacheThreshold {
         let index = if worth && !imbalanced { longest } else { least(loads.iter().enumerate(), |load| load.requests)? };
         Some(Choice { index, reason: Reason::OtherRule })
     }
+
+    fn minds_tiers(&self) -> bool {
+        false
+    }
 }

@@ -6,18 +6,16 @@
 //! cost    = prefill + decode blocks
 //! ```
 //!
-//! Its defaults: weight of overlap 1, no decay, no weight of requests, temperature 0. Decode blocks are those of active requests and this
-//! one's, less what a running request holds already; the ledger does not know which blocks are shared, so all that is
-//! reserved counts, less this prompt's hit.
+//! Its defaults: weight of overlap 1, no decay, no weight of requests, temperature 0. Decode blocks are the prompts' of active requests
+//! and this one's, less what a running request holds already. The original counts prompts only, so what the
+//! ledger reserves for answers is taken out again. The ledger does not know which blocks two running requests share: what is held
+//! counts once for each, and this prompt's hit (which may be idle) is credited where prefill is counted and nowhere else.
 
-use super::loads;
+use super::{drawn_least, loads};
 use plimsoll_core::Nanos;
-use plimsoll_load::{Ask, Choice, Placement, Reason, View};
-use rand::{RngExt as _, SeedableRng as _};
+use plimsoll_load::{Ask, Choice, Load, Placement, Reason, View};
+use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
-
-/// Costs closer than this are equal, in blocks.
-const EQUAL: f64 = 1e-9;
 
 #[derive(Debug)]
 pub struct DynamoCost {
@@ -35,16 +33,19 @@ impl DynamoCost {
 impl Placement for DynamoCost {
     fn place(&mut self, _now: Nanos, view: &View<'_>, ask: &Ask<'_>) -> Option<Choice> {
         let prompt = ask.charge.uncached_prefill_tokens as f64;
-        let own = ask.charge.reserved_kv_tokens as f64;
-        let cost = |load: &plimsoll_load::Load| {
+        // A request whose KV comes with it has no prompt to compute, and does not say how much of its reservation is answer.
+        let answer = if prompt > 0.0 { (ask.charge.reserved_kv_tokens as f64 - prompt).max(0.0) } else { 0.0 };
+        let cost = |load: &Load| {
             let prefill = (load.uncached_prefill_tokens + prompt - load.hit_tokens).max(0.0);
-            let decode = load.reserved_kv_tokens + own - load.hit_tokens;
+            let decode = (load.reserved_kv_tokens - load.requests * answer).max(0.0) + prompt;
             (prefill + decode) / self.block_tokens
         };
-        let costs: Vec<f64> = loads(view).iter().map(cost).collect();
-        let best = costs.iter().copied().fold(f64::INFINITY, f64::min);
-        let tied: Vec<usize> = (0..costs.len()).filter(|index| costs[*index] <= best + EQUAL).collect();
-        let index = *tied.get(self.draws.random_range(0..tied.len().max(1)))?;
+        let costs: Vec<(usize, f64)> = loads(view).iter().map(cost).enumerate().collect();
+        let index = drawn_least(&mut self.draws, &costs)?;
         Some(Choice { index, reason: Reason::OtherRule })
+    }
+
+    fn minds_tiers(&self) -> bool {
+        false
     }
 }

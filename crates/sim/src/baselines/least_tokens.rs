@@ -13,4 +13,8 @@ impl Placement for LeastTokens {
         let index = least(loads(view).iter().enumerate(), |load| load.reserved_kv_tokens)?;
         Some(Choice { index, reason: Reason::OtherRule })
     }
+
+    fn minds_tiers(&self) -> bool {
+        false
+    }
 }

@@ -22,4 +22,8 @@ impl Placement for Random {
         let index = self.draws.random_range(0..view.candidates.len());
         Some(Choice { index, reason: Reason::OtherRule })
     }
+
+    fn minds_tiers(&self) -> bool {
+        false
+    }
 }

@@ -88,13 +88,58 @@ fn dynamo_weighs_blocks_to_compute_and_blocks_held() {
 }
 
 #[test]
-fn sticky_stays_until_eighteen_seconds_wait() {
+fn dynamo_credits_a_hit_that_nobody_runs_on_once() {
+    let mut fleet = Fleet::new(Policy::DynamoCost, 2);
+    assert_eq!(fleet.place(1_000, &[(1, 992)]), 1);
+    // At 1: 8 + 200 tokens to compute and 2,000 held; at 0: 1,000 and 1,000. Credited in both terms, 1 would win.
+    assert_eq!(fleet.place(1_000, &[(1, 800)]), 0);
+}
+
+#[test]
+fn sticky_stays_until_eighteen_seconds_behind_the_best_other() {
     let mut fleet = Fleet::new(Policy::StickyUntilSaturated, 3);
-    assert_eq!(fleet.place(100_000, &[(2, 79_999)]), 0, "less than 0.8 of it is no affinity");
     let mut stayed = 0u64;
     while fleet.place(100_000, &[(2, 80_000)]) == 2 {
         stayed += 1;
     }
-    // 20,000 uncached tokens each; beyond 286,704 the pod is saturated.
-    assert_eq!(stayed, 15);
+    // 20,000 uncached tokens each, against 100,000 elsewhere: beyond 286,704 more than that it leaves.
+    assert_eq!(stayed, 19);
+    // 2 has 380,000 tokens to compute and one of the others 100,000: less than 0.8 of it is no affinity.
+    assert_ne!(fleet.place(100_000, &[(2, 79_999)]), 2);
+    // Where all are behind alike, staying is right again.
+    (0..4).for_each(|_| assert_ne!(fleet.place(100_000, &[]), 2));
+    assert_eq!(fleet.place(100_000, &[(2, 80_000)]), 2);
+}
+
+#[test]
+fn sticky_draws_among_equals() {
+    let firsts: std::collections::BTreeSet<u32> = (0..20)
+        .map(|seed| {
+            let mut fleet = Fleet::new(Policy::StickyUntilSaturated, 3);
+            fleet.scheduler.set_placement(Policy::StickyUntilSaturated.placement(seed, 16).unwrap());
+            fleet.place(1_000, &[])
+        })
+        .collect();
+    assert_eq!(firsts.len(), 3);
+}
+
+/// Found in review: only our best tier was offered, so a full engine was kept from rules that do not know what full is.
+#[test]
+fn rules_of_others_may_choose_a_full_engine() {
+    for policy in Policy::ALL {
+        let Some(rule) = policy.placement(1, 16) else { continue };
+        assert!(!rule.minds_tiers(), "{}", policy.as_str());
+    }
+    let mut fleet = Fleet::new(Policy::CacheThreshold, 0);
+    for (id, capacity) in [(0, 1_000_000), (1, 1_000)] {
+        let spec = InstanceSpec {
+            models: vec!["m".to_owned()],
+            ready: true,
+            capacity_kv_tokens: Some(capacity),
+            ..InstanceSpec::default()
+        };
+        fleet.scheduler.add_instance(InstanceId(id), spec);
+        fleet.scheduler.probe_ok(InstanceId(id), Nanos::ZERO);
+    }
+    assert_eq!(fleet.place(2_000, &[(1, 1_600)]), 1);
 }

@@ -149,3 +149,29 @@ fn a_request_that_can_never_fit_is_given_back() {
     let taken = instance.submit(Nanos::ZERO, RankId(0), Job::new(Key(1), Vec::new(), 4_000, 1), &clock, &mut out);
     assert!(taken.unwrap().is_some());
 }
+
+/// Found in review: whole prompts were reported, and the gateway took what is cached for foreign work.
+#[test]
+fn what_waits_is_reported_net_of_what_is_cached() {
+    let profile = plimsoll_timing::find("h100-llama3-8b").unwrap();
+    let clock = StepClock::new(Box::new(profile));
+    let mut instance = Instance::new(EngineShape { max_running: 1, ..SHAPE }, 1, false);
+    let mut out = Vec::new();
+    let same = Arrival { at_us: 0, rank: 0, family: 0, shared: 10, prompt: 320, output: 50 };
+    let mut ends = instance.submit(Nanos::ZERO, RankId(0), job(0, &same), &clock, &mut out).unwrap();
+    while !out.iter().any(|happened| matches!(happened, Happened::FirstToken { .. })) {
+        let now = ends.unwrap();
+        instance.end(&mut out);
+        ends = instance.begin(&clock, &mut out);
+        if out.is_empty() {
+            assert!(ends.unwrap() > now);
+        }
+    }
+    instance.submit(Nanos::ZERO, RankId(0), job(1, &same), &clock, &mut out).unwrap();
+    let other = Arrival { shared: 0, ..same };
+    instance.submit(Nanos::ZERO, RankId(0), job(2, &other), &clock, &mut out).unwrap();
+    let report = instance.reports(Nanos::ZERO).next().unwrap();
+    assert_eq!(report.waiting_requests, Some(2));
+    // Of the one that is cached its last block is computed; of the other all.
+    assert_eq!(report.waiting_uncached_tokens, Some(32 + 320));
+}

@@ -139,3 +139,59 @@ fn exponentials_are_logarithms() {
         assert!((exponential(u) + f64::ln(u)).abs() < 1e-12, "{u}");
     }
 }
+
+/// Found in review: such times ran over, and the run stood still for ever.
+#[test]
+fn times_beyond_ten_years_are_refused() {
+    let log = "t_s,input_tokens,output_tokens\n0,5,3\n1700000000,5,3\n";
+    let error = read(log, InputOptions::default()).unwrap_err();
+    assert!(error.starts_with("F line 3 column 1: begins 1700000000 s after the first row"), "{error}");
+    let log = "t_s,input_tokens,output_tokens\n0,5,3\n1,5,3\n";
+    let error = read(log, InputOptions { rate: 1e-9, ..InputOptions::default() }).unwrap_err();
+    assert!(error.contains("--rate"), "{error}");
+    let log = "input_tokens,output_tokens\n5,3\n5,3\n";
+    let error = read(log, InputOptions { starts_per_s: 1e-30, ..InputOptions::default() }).unwrap_err();
+    assert!(error.contains("--starts-per-s"), "{error}");
+}
+
+fn agentic(id: &str, block: &str, think_s: &str, first_call: &str) -> String {
+    format!(
+        "{{\"id\":\"{id}\",\"block_size\":{block},\"tool_tokens\":0,\"system_tokens\":0,\"reqs\":[{first_call},\
+         [2,1,THINK,64,5,null,null,null,0,[[9,1]]]]}}\n"
+    )
+    .replace("THINK", think_s)
+}
+
+const CALL: &str = "[0,1,THINK,64,5,null,null,null,0,[[0,1]]]";
+
+#[test]
+fn sessions_are_of_one_block_size_and_end_some_day() {
+    let good = agentic("a", "64", "1", CALL);
+    let (rows, _) = read(&good, InputOptions::default()).unwrap();
+    assert_eq!(rows[0].calls.len(), 2);
+    let error = read(&agentic("a", "64", "1e11", CALL), InputOptions::default()).unwrap_err();
+    assert!(error.starts_with("F line 1 column 1: pauses of 1"), "{error}");
+    let other = agentic("b", "32", "1", "[0,1,1,64,5,null,null,null,0,[[0,2]]]")
+        .replace("64,5,null,null,null,0,[[9,1]]", "64,5,null,null,null,0,[[9,2]]");
+    let error = read(&format!("{good}{other}"), InputOptions::default()).unwrap_err();
+    assert!(error.starts_with("F line 2 column 1: blocks of 32 tokens; expected 64"), "{error}");
+}
+
+/// Found in review: a line of 150 bytes filled the memory, and sums of such numbers ran over.
+#[test]
+fn lengths_that_no_model_takes_are_refused_in_sessions_too() {
+    let max = u64::MAX;
+    let cases = [
+        (agentic("a", "1", "1", "[0,1,1,1099511627776,5,null,null,null,0,[[0,1099511627776]]]"), "input tokens"),
+        (agentic("a", "64", "1", &format!("[0,1,1,64,{max},null,null,null,0,[[0,1]]]")), "output tokens"),
+        (agentic("a", "64", "1", &format!("[0,1,1,64,5,null,null,null,{max},[[0,1]]]")), "kept blocks"),
+        (agentic("a", "64", "1", &format!("[0,1,1,64,5,null,null,null,0,[[0,{max}],[0,2]]]")), "blocks in a run"),
+        (agentic("a", "64", "1", &format!("[0,1,1,64,5,null,null,null,0,[[{max},1]]]")), "a block id of"),
+        (agentic("a", &max.to_string(), "1", CALL), "block_size is"),
+        (agentic("a", "64", "1", CALL).replace("\"tool_tokens\":0", &format!("\"tool_tokens\":{max}")), "tool_tokens"),
+    ];
+    for (line, wanted) in cases {
+        let error = read(&line, InputOptions::default()).unwrap_err();
+        assert!(error.starts_with("F line 1 column") && error.contains(wanted), "{line}: {error}");
+    }
+}

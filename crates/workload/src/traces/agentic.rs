@@ -6,6 +6,7 @@
 //! of the parent waits for its own pause and for all of them. Session starts are not recorded; the caller spreads them.
 
 use super::at_column;
+use super::mooncake::MOST_TOKENS;
 use crate::ids::BlockIds;
 use crate::plan::{After, Call, Prompt, Run, Session, Tail, push_run};
 use plimsoll_core::Nanos;
@@ -66,6 +67,31 @@ impl CallRow {
     }
 }
 
+/// Ids of a session's blocks are below this.
+const MOST_ID: u64 = 1 << 40;
+
+/// No length is beyond what any model takes: believing it would fill the memory, and sums of it would run over.
+fn bounded(chain: &Chain) -> Result<(), String> {
+    let check = |what: &str, tokens: u64| match tokens {
+        0..=MOST_TOKENS => Ok(()),
+        _ => Err(format!("{tokens} {what}; expected at most {MOST_TOKENS}")),
+    };
+    check("tool_tokens", chain.tool_tokens)?;
+    check("system_tokens", chain.system_tokens)?;
+    for entry in &chain.reqs {
+        match entry {
+            Entry::Call(row) => {
+                check("input tokens", row.3)?;
+                check("output tokens", row.4)?;
+                check("kept blocks", row.8)?;
+                row.9.iter().try_for_each(|&(_, len)| check("blocks in a run", len))?;
+            }
+            Entry::Sub { sub } => bounded(&sub.chain)?,
+        }
+    }
+    Ok(())
+}
+
 /// Maps ids local to a session to workload-wide ones: known stretches go to shared prefixes, the rest to `base`.
 struct LocalIds<'a> {
     block_tokens: u64,
@@ -77,14 +103,16 @@ struct LocalIds<'a> {
 
 pub(super) fn parse(line: &str, ids: &mut BlockIds) -> Result<Session, (usize, String)> {
     let parsed: Line = serde_json::from_str(line).map_err(|error| at_column(&error))?;
-    if parsed.block_size == 0 {
-        return Err((line.find("\"block_size\"").unwrap_or(0) + 1, "block_size must be at least 1".to_owned()));
+    if !(1..=MOST_TOKENS).contains(&parsed.block_size) {
+        let what = format!("block_size is {}; expected 1 to {MOST_TOKENS} tokens", parsed.block_size);
+        return Err((line.find("\"block_size\"").unwrap_or(0) + 1, what));
     }
-    let span = largest_id(&parsed.chain) + 1;
-    if span > 1 << 40 {
-        return Err((1, format!("a block id of {}; expected ids below 2^40", span - 1)));
+    bounded(&parsed.chain).map_err(|expected| (1, expected))?;
+    let largest = largest_id(&parsed.chain);
+    if largest >= MOST_ID {
+        return Err((1, format!("a block id of {largest}; expected ids below 2^40")));
     }
-    let base = ids.fresh(span).first;
+    let base = ids.fresh(largest + 1).first;
     let mut local = LocalIds { block_tokens: parsed.block_size, base, shared: Vec::new(), ids };
     let mut calls = Vec::new();
     chain(&parsed.chain, None, &mut local, &mut calls).map_err(|expected| (1, expected))?;
@@ -143,7 +171,7 @@ impl LocalIds<'_> {
     ) -> Result<Prompt, String> {
         let (input, keep) = (row.3, row.8);
         let block_tokens = self.block_tokens;
-        let listed = keep + row.9.iter().map(|&(_, len)| len).sum::<u64>();
+        let listed = row.9.iter().fold(keep, |sum, &(_, len)| sum.saturating_add(len));
         let kept_from = previous.map_or(0, Prompt::full_blocks);
         if listed != input / block_tokens || keep > kept_from {
             return Err(format!(

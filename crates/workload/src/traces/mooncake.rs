@@ -11,7 +11,7 @@ use serde::Deserialize;
 const BLOCK_TOKENS: u64 = 512;
 
 /// No model has a longer context; a row that says so is broken, and believing it would fill the memory.
-const MOST_TOKENS: u64 = 1 << 24;
+pub(super) const MOST_TOKENS: u64 = 1 << 24;
 
 #[derive(Deserialize)]
 struct Row {
