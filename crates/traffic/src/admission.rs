@@ -76,6 +76,8 @@ pub struct Admission {
     books: Books,
     reserve: Reserve,
     jitter: Jitter,
+    /// Since when the next of a class has waited for memory.
+    memory_short: [Option<Nanos>; 3],
     /// When something of a class was admitted last.
     admitted: [Option<Nanos>; 3],
     /// Decisions that fell outside `dispatch`.
@@ -108,6 +110,7 @@ impl Admission {
             books: Books::default(),
             reserve: Reserve::default(),
             jitter: Jitter::new(rules.seed),
+            memory_short: [None; 3],
             admitted: [None; 3],
             outbox: Vec::new(),
             changed: false,
@@ -312,8 +315,16 @@ impl Admission {
         for need in self.books.granted() {
             self.room.take(*need);
         }
-        self.gauge.update(now, &self.room, self.line.prefill_tokens(), &self.rules);
+        self.gauge.update(now, &self.room, self.line.prefill_tokens(), self.wait_wanted());
         self.changed = true;
+    }
+
+    /// How long a prompt may wait at most, for the level: as set, and where long ones are under way at least as long as two such take, for an engine that holds
+    /// just one keeps nobody waiting.
+    fn wait_wanted(&self) -> Nanos {
+        let long_s =
+            self.books.mean_long_tokens().zip(self.room.mean_tokens_per_s()).map(|(tokens, rate)| tokens / rate);
+        self.rules.target_wait.max(Nanos::from_secs_f64(2.0 * long_s.unwrap_or(0.0)))
     }
 
     fn standing(&self, class: Class, now: Nanos) -> Standing {

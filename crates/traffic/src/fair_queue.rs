@@ -295,13 +295,27 @@ impl<K: Ord + Clone, T: Ord + Clone> FairQueue<K, T> {
 
     /// Takes out who is next, of the classes that may go.
     pub fn pop(&mut self, may_go: impl Fn(Class) -> bool) -> Option<Waiting<K, T>> {
-        let class = self.next_class(may_go)?;
+        let key = self.peek(may_go)?.key.clone();
+        self.serve(&key)
+    }
+
+    /// Who of a class is next but for those that `skip` names, among the first `most`.
+    #[must_use]
+    pub fn peek_past(&self, class: Class, most: usize, skip: impl Fn(&K) -> bool) -> Option<&Waiting<K, T>> {
+        let queue = &self.classes[class as usize];
+        let tenants = queue.ready.iter().filter_map(|(_, name)| queue.tenants.get(name));
+        tenants.flat_map(|tenant| tenant.requests.values()).take(most).find(|request| !skip(&request.key))
+    }
+
+    /// Takes out one that waits as if it were next: class and tenant have had it.
+    pub fn serve(&mut self, key: &K) -> Option<Waiting<K, T>> {
+        let (class, seq) = *self.places.get(key)?;
         let queue = &mut self.classes[class as usize];
-        let (start, name) = queue.ready.first()?.clone();
-        let seq = queue.tenants.get(&name)?.requests.first_key_value()?.0.1;
+        let (name, latest_start) = queue.arrivals.get(&seq)?.clone();
+        let tenant = queue.tenants.get(&name)?;
+        let (start, cost) = (tenant.start, tenant.requests.get(&(latest_start, seq))?.cost_tokens);
         self.now = self.now.max(queue.start);
         queue.now = queue.now.max(start);
-        let cost = queue.tenants.get(&name)?.requests.first_key_value()?.1.cost_tokens;
         queue.start += advance(cost, self.weights.of(class));
         queue.charge(&name, cost);
         let request = self.take(class, seq);

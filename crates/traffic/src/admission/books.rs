@@ -71,7 +71,26 @@ pub(crate) struct Books {
     /// By [`Flight::due`].
     due: BTreeSet<(Nanos, RequestId)>,
     totals: Totals,
-    long_prefills: usize,
+    long_prefills: Long,
+}
+
+/// So many long requests of so many tokens together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Long {
+    requests: usize,
+    tokens: u64,
+}
+
+impl Long {
+    fn add(&mut self, flight: &Flight) {
+        self.requests += 1;
+        self.tokens += flight.prefill_tokens;
+    }
+
+    fn sub(&mut self, flight: &Flight) {
+        self.requests -= 1;
+        self.tokens -= flight.prefill_tokens;
+    }
 }
 
 impl Books {
@@ -87,7 +106,9 @@ impl Books {
         self.totals.admitted_tokens = self.totals.admitted_tokens.saturating_add(flight.cost());
         self.totals.in_flight_tokens = self.totals.in_flight_tokens.saturating_add(flight.cost());
         self.totals.in_flight_requests += 1;
-        self.long_prefills += usize::from(flight.is_long_prefill());
+        if flight.is_long_prefill() {
+            self.long_prefills.add(&flight);
+        }
         if flight.stage == Stage::Granted {
             self.granted.insert(key, flight.need);
         }
@@ -97,9 +118,13 @@ impl Books {
     /// Moves a request on. `None` where it is not known or has come further already.
     pub(crate) fn advance(&mut self, key: RequestId, stage: Stage) -> Option<&Flight> {
         let flight = self.flights.get_mut(&key).filter(|flight| (flight.stage as u8) < stage as u8)?;
-        self.long_prefills -= usize::from(flight.is_long_prefill());
+        if flight.is_long_prefill() {
+            self.long_prefills.sub(flight);
+        }
         flight.stage = stage;
-        self.long_prefills += usize::from(flight.is_long_prefill());
+        if flight.is_long_prefill() {
+            self.long_prefills.add(flight);
+        }
         if stage == Stage::Granted {
             self.granted.insert(key, flight.need);
         } else {
@@ -132,7 +157,9 @@ impl Books {
         if let Some(due) = flight.due {
             self.due.remove(&(due, key));
         }
-        self.long_prefills -= usize::from(flight.is_long_prefill());
+        if flight.is_long_prefill() {
+            self.long_prefills.sub(&flight);
+        }
         let settled = served.min(flight.cost());
         let refunded = flight.cost() - settled;
         self.totals.settled_tokens = self.totals.settled_tokens.saturating_add(settled);
@@ -149,7 +176,13 @@ impl Books {
 
     /// Long requests whose prefill runs or is about to.
     pub(crate) fn long_prefills(&self) -> usize {
-        self.long_prefills
+        self.long_prefills.requests
+    }
+
+    /// What such a prefill takes, in tokens; `None` while there is none.
+    pub(crate) fn mean_long_tokens(&self) -> Option<f64> {
+        let Long { requests, tokens } = self.long_prefills;
+        (requests > 0).then(|| tokens as f64 / requests as f64)
     }
 
     pub(crate) fn totals(&self) -> Totals {

@@ -17,6 +17,9 @@ const SLO_EVERY: Nanos = Nanos::from_millis(5);
 const SLO_WINDOW: usize = 512;
 /// How long until a request that waits is looked at again though nothing was heard of the pool.
 const LOOK_AGAIN: Nanos = Nanos::from_millis(20);
+/// Requests of a class looked at for one that is not held back.
+const LOOK_PAST: usize = 32;
+
 impl Admission {
     /// Lets go whoever may, and refuses whoever must. To be called when a request was answered with [`super::Verdict::Wait`], when the
     /// pool changed, and at [`Admission::next_look`]. Each key that waits comes out once.
@@ -71,25 +74,33 @@ impl Admission {
         if self.room.all_out() {
             return;
         }
-        let mut held_back = [false; 3];
-        while let Some(key) = self.line.peek(|class| !held_back[class as usize]) {
+        for class in Class::ALL.into_iter().filter(|class| self.line.depth_of(*class).requests == 0) {
+            self.memory_short[class as usize] = None;
+        }
+        let mut passed = [false; 3];
+        while let Some(first) = self.line.peek(|class| !passed[class as usize]) {
+            let Some(class) = self.line.get(first).map(|waiter| waiter.class) else { break };
+            let Some(key) = self.next_of(class, first, now) else {
+                passed[class as usize] = true;
+                continue;
+            };
             let (Some(flight), Some(waiter)) = (self.books.get(key), self.line.get(key).copied()) else { break };
             let (need, cost_tokens) = (flight.need, flight.cost());
-            // Whoever is next in turn waits for the room he needs: going round him would starve the large.
             if !self.room.fits(need) {
+                if self.may_be_passed(class, now) {
+                    passed[class as usize] = true;
+                    continue;
+                }
                 break;
             }
-            if self.is_held_back(flight, now) {
-                held_back[waiter.class as usize] = true;
-                continue;
-            }
+            self.memory_short[class as usize] = None;
             let late = waiter.service.is_some_and(|service| now + service > waiter.first_token_by);
             if late && waiter.on_miss == Some(OnSloMiss::Refuse) {
                 self.line.remove(key);
                 self.miss(key, &waiter, None, now);
                 continue;
             }
-            self.line.pop(|class| !held_back[class as usize]);
+            self.line.serve(key);
             self.room.take(need);
             self.books.advance(key, Stage::Granted);
             let standing = self.standing(waiter.class, now);
@@ -98,6 +109,24 @@ impl Admission {
             let go = Go { class, cost_tokens, waited, why, level: standing.level, share: standing.share };
             self.outbox.push(Decision::Go { key, go });
         }
+    }
+
+    /// Who of a class goes: the first in turn. Where that one is long and held back, the first behind it that is not, of those in front: what
+    /// is short waits for no long one that may not go.
+    fn next_of(&self, class: Class, first: RequestId, now: Nanos) -> Option<RequestId> {
+        let held_back = |key| self.books.get(key).is_some_and(|flight| self.is_held_back(flight, now));
+        if held_back(first) { self.line.peek_past(class, LOOK_PAST, held_back) } else { Some(first) }
+    }
+
+    /// Whoever is next in turn waits for the room he needs: going round him would starve the large. But memory for a large one can be long
+    /// in coming while engines could begin others, so the other classes go round his for as long as a class may have nothing, and then wait
+    /// with him.
+    fn may_be_passed(&mut self, class: Class, now: Nanos) -> bool {
+        if !self.room.fits(Need::default()) {
+            return false;
+        }
+        let since = *self.memory_short[class as usize].get_or_insert(now);
+        now.since(since) < self.rules.aging
     }
 
     /// Refuses, or demotes, whoever cannot be served in time beside the others.

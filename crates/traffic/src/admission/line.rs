@@ -120,9 +120,15 @@ impl Line {
         self.queue.peek(may_go).map(|next| next.key)
     }
 
-    pub(crate) fn pop(&mut self, may_go: impl Fn(Class) -> bool) -> Option<(RequestId, Waiter)> {
-        let key = self.queue.pop(may_go)?.key;
-        self.leave(key).map(|waiter| (key, waiter))
+    /// Who of a class is next but for those that `skip` names, among the first `most`.
+    pub(crate) fn peek_past(&self, class: Class, most: usize, skip: impl Fn(RequestId) -> bool) -> Option<RequestId> {
+        self.queue.peek_past(class, most, |key| skip(*key)).map(|next| next.key)
+    }
+
+    /// Takes out one whose turn it is taken to be.
+    pub(crate) fn serve(&mut self, key: RequestId) -> Option<Waiter> {
+        self.queue.serve(&key)?;
+        self.leave(key)
     }
 
     /// Jobs in deadline order, at most `most`.

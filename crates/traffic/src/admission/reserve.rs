@@ -9,6 +9,8 @@ use plimsoll_core::Nanos;
 
 /// Of the part of the engines that the high class asks for: it does not come evenly.
 const UNEVEN: f64 = 1.5;
+/// Below this part of an engine none is kept: a few short requests are no reason to let one stand idle.
+const WORTH_ONE: f64 = 0.1;
 /// A broken promise shows what was decided a while ago; the next engine is taken when this one has had time to tell.
 const RAISE_EVERY: Nanos = Nanos::from_secs(2);
 /// Given back after this time without a broken promise.
@@ -42,7 +44,8 @@ impl Reserve {
 
     /// Most long prefills at once on so many engines, of which the high class asks for `demand` (a number of engines). Always one.
     pub(crate) fn most_long(&self, engines: usize, demand: f64) -> usize {
-        let kept = (demand * UNEVEN).ceil().max(1.0) as usize;
+        let asked = demand * UNEVEN;
+        let kept = if asked < WORTH_ONE { 0 } else { asked.max(1.0) as usize };
         engines.saturating_sub(kept.saturating_add(self.extra)).max(1)
     }
 }
@@ -56,6 +59,8 @@ mod tests {
         let second = Nanos::from_secs;
         let mut reserve = Reserve::default();
         assert_eq!(reserve.most_long(8, 0.5), 7);
+        assert_eq!(reserve.most_long(8, 1.2), 7);
+        assert_eq!(reserve.most_long(2, 0.01), 2, "a few short requests need no engine to themselves");
         for at in [100, 100, 101] {
             reserve.missed(second(at), 6);
         }

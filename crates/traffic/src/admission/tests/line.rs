@@ -1,6 +1,6 @@
 //! Who waits for whom.
 
-use super::world::plain;
+use super::world::{World, plain};
 use super::*;
 use crate::level::InstanceLoad;
 
@@ -47,4 +47,65 @@ fn engines_that_are_all_out_do_not_drain_the_queue() {
     // With nobody waiting placement says at once what is wrong.
     let arrival = Arrival { key: RequestId(99), ..plain(Class::High, 500) };
     assert!(matches!(admission.arrive(now, arrival, &look(now, &out)), Verdict::Go(_)));
+}
+
+/// It took memory that others did not need, and nobody of any class went though engines stood idle; and it must not starve for it.
+#[test]
+fn one_that_waits_for_memory_is_gone_round_for_a_time() {
+    let mut admission = Admission::new(Rules::default());
+    let busy = [InstanceLoad {
+        backlog_tokens: 50_000,
+        kv_capacity_tokens: Some(100_000),
+        reserved_kv_tokens: 80_000,
+        running: 4,
+        ..engine()
+    }];
+    let mut now = seconds(1.0);
+    for (key, class, tokens) in [(0, Class::High, 40_000), (1, Class::Low, 500)] {
+        let arrival = Arrival { key: RequestId(key), ..plain(class, tokens) };
+        assert_eq!(admission.arrive(now, arrival, &look(now, &busy)), Verdict::Wait);
+    }
+    assert_eq!(admission.line.peek(|_| true), Some(RequestId(0)));
+    let idle = [InstanceLoad { backlog_tokens: 0, ..busy[0] }];
+    now = seconds(1.1);
+    assert_eq!(gone(&admission.dispatch(now, &look(now, &idle))), [1]);
+    // Past its time nobody goes round it any more.
+    now = seconds(17.0);
+    let arrival = Arrival { key: RequestId(3), ..plain(Class::Low, 500) };
+    assert_eq!(admission.arrive(now, arrival, &look(now, &idle)), Verdict::Wait);
+    assert_eq!(gone(&admission.dispatch(now, &look(now, &idle))), []);
+    now = seconds(17.1);
+    let free = [InstanceLoad { reserved_kv_tokens: 10_000, ..idle[0] }];
+    assert_eq!(gone(&admission.dispatch(now, &look(now, &free)))[0], 0);
+}
+
+/// A short one of class medium waited for a long one of its class that was held back for the high class.
+#[test]
+fn what_is_short_waits_for_no_long_one_that_is_held_back() {
+    let mut world = World::new(Rules::default(), &[KNOWN; 2]);
+    for _ in 0..20 {
+        world.arrive(plain(Class::High, 1_000));
+        (0..20).for_each(|_| world.step());
+    }
+    world.run_until_quiet();
+    let long: Vec<_> = (0..3).map(|_| world.arrive(plain(Class::Medium, 30_000))).collect();
+    assert_eq!(long.iter().filter(|key| world.went.contains_key(key)).count(), 1);
+    let short = world.arrive(plain(Class::Medium, 1_000));
+    assert!(world.went.contains_key(&short), "an engine is idle");
+    world.run_until_quiet();
+    assert!(long.iter().all(|key| world.went.contains_key(key)));
+}
+
+/// Each engine with one long prompt was a full pool.
+#[test]
+fn one_long_prompt_on_each_engine_is_no_alarm() {
+    let mut world = World::new(Rules::default(), &[KNOWN; 4]);
+    world.arrive(plain(Class::High, 100));
+    let low: Vec<_> = (0..5).map(|_| world.arrive(plain(Class::Low, 20_000))).collect();
+    assert_eq!(low.iter().filter(|key| world.went.contains_key(key)).count(), 4, "a hundred tokens keep no engine");
+    (0..200).for_each(|_| world.step());
+    let level = world.admission.snapshot(world.now).level.unwrap();
+    assert!(level < 0.7, "{level}");
+    let next = world.arrive(plain(Class::Low, 20_000));
+    assert_eq!(world.refusal(next), None);
 }
