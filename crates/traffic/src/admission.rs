@@ -247,7 +247,7 @@ impl Admission {
         self.line.remove(key);
         self.outbox.retain(|decision| decision.key() != key);
         if self.line.is_empty() {
-            self.capacity.update(now, false);
+            self.capacity.update(now, false, None);
         }
         self.close(key, 0, now)
     }
@@ -353,7 +353,7 @@ impl Admission {
     /// room for, and one that is too high shows in the level.
     fn capacity_tokens_per_s(&self) -> Option<f64> {
         let rates = self.room.tokens_per_s()?;
-        Some(self.capacity.tokens_per_s().map_or(rates, |measured| measured.max(rates)))
+        Some(self.capacity.tokens_per_s(rates).map_or(rates, |measured| measured.max(rates)))
     }
 
     fn class_limit(&self, share: f64) -> Limit {

@@ -11,10 +11,10 @@ const SPAN: Nanos = Nanos::from_secs(2);
 const UP: f64 = 0.5;
 const DOWN: f64 = 0.1;
 
-/// Tokens served per second under load.
+/// Served under load, as a multiple of what the engines' prefill rates added up to then: engines that come or go change it with them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Capacity {
-    estimate: Option<f64>,
+    times_rates: Option<f64>,
     /// Start of the span that runs; `None` while the pool is not full.
     since: Option<Nanos>,
     served: u64,
@@ -25,12 +25,13 @@ impl Capacity {
         self.served = self.served.saturating_add(tokens);
     }
 
-    /// `full`: something waits and no engine has room; whatever changes that is told at once.
-    pub(crate) fn update(&mut self, now: Nanos, full: bool) {
-        if !full {
+    /// `full`: something waits and no engine has room; whatever changes that is told at once. `rates`: tokens per second of the engines'
+    /// prefill; nothing is learnt while they are unknown.
+    pub(crate) fn update(&mut self, now: Nanos, full: bool, rates: Option<f64>) {
+        let Some(rates) = rates.filter(|rates| full && *rates > 0.0) else {
             self.since = None;
             return;
-        }
+        };
         let Some(since) = self.since else {
             (self.since, self.served) = (Some(now), 0);
             return;
@@ -39,15 +40,16 @@ impl Capacity {
         if span < SPAN {
             return;
         }
-        let rate = self.served as f64 / span.as_secs_f64();
-        self.estimate = Some(match self.estimate {
-            None => rate,
-            Some(old) => old + (rate - old) * if rate > old { UP } else { DOWN },
+        let times = self.served as f64 / span.as_secs_f64() / rates;
+        self.times_rates = Some(match self.times_rates {
+            None => times,
+            Some(old) => old + (times - old) * if times > old { UP } else { DOWN },
         });
         (self.since, self.served) = (Some(now), 0);
     }
 
-    pub(crate) fn tokens_per_s(&self) -> Option<f64> {
-        self.estimate.filter(|rate| *rate > 0.0)
+    /// Tokens per second of engines whose prefill rates add up to `rates`.
+    pub(crate) fn tokens_per_s(&self, rates: f64) -> Option<f64> {
+        self.times_rates.map(|times| times * rates).filter(|rate| *rate > 0.0)
     }
 }

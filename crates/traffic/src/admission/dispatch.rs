@@ -38,7 +38,8 @@ impl Admission {
             self.turn_away(key, &waiter, rule, self.drain_time(), None, now);
         }
         // What waits because something is held back from it says nothing of what the pool can do.
-        self.capacity.update(now, !self.line.is_empty() && !self.room.all_out() && !self.room.fits(Need::default()));
+        let full = !self.line.is_empty() && !self.room.all_out() && !self.room.fits(Need::default());
+        self.capacity.update(now, full, self.room.tokens_per_s());
         std::mem::take(&mut self.outbox)
     }
 

@@ -109,5 +109,17 @@ fn what_was_cancelled_is_no_capacity() {
     admission.begun(RequestId(0), None);
     admission.cancel(RequestId(0), seconds(3.0));
     admission.dispatch(seconds(5.0), &idle(seconds(5.0), &busy));
-    assert_eq!(admission.capacity.tokens_per_s(), None);
+    assert_eq!(admission.capacity.tokens_per_s(8_000.0), None);
+}
+
+/// It was a number of tokens, and a fleet of half the size was refused for at twice what it could do.
+#[test]
+fn capacity_follows_the_size_of_the_fleet() {
+    let mut capacity = Capacity::default();
+    for at in 0..10u32 {
+        capacity.update(seconds(2.0 * f64::from(at)), true, Some(8_000.0));
+        capacity.served(24_000);
+    }
+    assert_eq!(capacity.tokens_per_s(8_000.0), Some(12_000.0));
+    assert_eq!(capacity.tokens_per_s(4_000.0), Some(6_000.0));
 }
