@@ -133,7 +133,8 @@ pub struct Verdict<K> {
 }
 
 /// The largest set of promised requests that can all be served in time, besides everything that may not be refused;
-/// of the largest sets one with the least work; with work that stands fixed, as long as there are at most 1,024 jobs. Nothing depends on the order of `jobs`.
+/// of the largest sets one with the least work; with work that stands fixed, as long as at most
+/// 64 are promised. Nothing depends on the order of `jobs`.
 #[must_use]
 pub fn feasible_set<K: Ord + Copy>(jobs: &[Job<K>], pool: &impl Serving) -> Verdict<K> {
     let mut order: Vec<&Job<K>> = jobs.iter().collect();
@@ -174,8 +175,8 @@ pub fn feasible_set<K: Ord + Copy>(jobs: &[Job<K>], pool: &impl Serving) -> Verd
             }
         }
     }
-    let is_fixed = |job: &&Job<K>| job.standing != Standing::Promised;
-    if order.len() <= exact::MOST && kept.contains(&false) && order.iter().any(is_fixed) {
+    let promised = order.iter().filter(|job| job.standing == Standing::Promised).count();
+    if promised <= exact::MOST && promised < order.len() && kept.contains(&false) {
         kept = exact::largest(&order, &duties, pool);
     }
     verdict(&order, &duties, &kept, pool)

@@ -4,12 +4,13 @@
 //! once for several short ones behind it, and a rule that looks at one does not see that. So where something stands fixed and the rule
 //! dropped anybody, the set is found by dynamic programming, as for late jobs with weights (E. Lawler, J. M. Moore, "A functional equation and its
 //! application to resource allocation and sequencing problems", Management Science 16(1), 1969): the least work with which each number of
-//! requests can be kept, request by request in deadline order. O(n^2), so for at most [`MOST`] requests.
+//! requests can be kept, request by request in deadline order. O(n^2), so for at most [`MOST`] of them:
+//! admission looks under its lock every few milliseconds while it is overloaded.
 
 use super::{Job, Serving, Standing};
 
-/// Beyond so many the rule's answer stands.
-pub(super) const MOST: usize = 1_024;
+/// Beyond so many promised requests the rule's answer stands: in time, and perhaps fewer than could be.
+pub(super) const MOST: usize = 64;
 
 /// Which of the jobs, in deadline order, are kept. `duties` as in the rule.
 pub(super) fn largest<K>(order: &[&Job<K>], duties: &[bool], pool: &impl Serving) -> Vec<bool> {

@@ -308,3 +308,32 @@ fn comparisons_grow_as_n_log_n() {
     // 16 times the jobs: 16 x log(16,000)/log(1,000) = 22 times the comparisons; 256 would be quadratic.
     assert!(large < 32 * small, "{small} comparisons for 1,001 jobs, {large} for 16,001");
 }
+
+/// A pool that counts how often it is asked.
+struct Asked(Pool, Cell<u64>);
+
+impl Serving for Asked {
+    fn finish(&self, work: u128, own: Nanos) -> Nanos {
+        self.1.set(self.1.get() + 1);
+        self.0.finish(work, own)
+    }
+}
+
+/// It was quadratic up to a thousand requests, every few milliseconds, under the lock of admission.
+#[test]
+fn the_exact_search_is_for_few() {
+    let asked = |n: u32| {
+        let job = |at: u32| Job {
+            key: at,
+            deadline: Nanos(if at == 0 { 1 } else { 1_000_000 + u64::from(at) }),
+            service: Nanos(2),
+            standing: if at.is_multiple_of(2) { Standing::Promised } else { Standing::Unbound },
+        };
+        let all: Vec<Job<u32>> = (0..n).map(job).collect();
+        let pool = Asked(pool(1, 0, 0), Cell::new(0));
+        assert_eq!(feasible_set(&all, &pool).refused.len(), 1);
+        pool.1.get()
+    };
+    assert!(asked(512) < 8 * 512, "{}", asked(512));
+    assert!(asked(128) < 32 * 128, "{}", asked(128));
+}
