@@ -11,8 +11,9 @@ mod time;
 
 pub use fields::{COLUMNS, Column};
 
-use lengths::Lengths;
+use lengths::{Lengths, Opened};
 use plimsoll_core::Nanos;
+use plimsoll_workload::traces::lines::Lines;
 use plimsoll_workload::traces::{Format, Trace, TraceError};
 use plimsoll_workload::{BlockIds, Session};
 use rand::{RngExt as _, SeedableRng as _};
@@ -38,13 +39,23 @@ pub struct InputOptions {
     pub seed: u64,
     /// Rows that cannot be used are passed over and counted.
     pub skip_bad: bool,
+    /// Rows of a log of lengths may come in another order than requests did, by up to a day; whoever reads them sorts.
+    pub unordered: bool,
     /// Blocks of rows without block ids; nothing is shared among those.
     pub block_tokens: u64,
 }
 
 impl Default for InputOptions {
     fn default() -> Self {
-        InputOptions { limit: None, rate: 1.0, starts_per_s: 1.0, seed: 0, skip_bad: false, block_tokens: 64 }
+        InputOptions {
+            limit: None,
+            rate: 1.0,
+            starts_per_s: 1.0,
+            seed: 0,
+            skip_bad: false,
+            unordered: false,
+            block_tokens: 64,
+        }
     }
 }
 
@@ -77,13 +88,14 @@ impl Input {
     /// # Errors
     /// When it cannot be read, or is of no known form.
     pub fn open(path: &Path, options: InputOptions) -> Result<Input, TraceError> {
-        let (rows, form, timed, named) = match Lengths::open(path, options.block_tokens)? {
-            Some(lengths) => {
+        let (lines, first, skipped) = first_line(path, options.skip_bad)?;
+        let (rows, form, timed, named) = match Lengths::resume(lines, first, options)? {
+            Opened::Lengths(lengths) => {
                 let (timed, named) = (lengths.has_times(), lengths.has_ids());
-                (Rows::Lengths(Box::new(lengths)), "lengths", timed, named)
+                (Rows::Lengths(lengths), "lengths", timed, named)
             }
-            None => {
-                let mut trace = Trace::open(path)?;
+            Opened::Another(lines, first) => {
+                let mut trace = Trace::resume(lines, first)?;
                 if options.skip_bad {
                     trace.skip_bad();
                 }
@@ -102,7 +114,7 @@ impl Input {
             blocks_of_first: None,
             names: named.then(HashSet::new),
             read: 0,
-            skipped: Rc::default(),
+            skipped: Rc::new(Cell::new(skipped)),
             failed: false,
         };
         input.first = input.read_one()?;
@@ -129,6 +141,20 @@ impl Input {
         Rc::clone(&self.skipped)
     }
 
+    /// All of it in order of time, the first at 0 where rows may be out of order: a decision log has its rows in order of
+    /// their ends. What went on in a session is read in that order too.
+    ///
+    /// # Errors
+    /// As the iterator.
+    pub fn sorted(self) -> Result<Vec<Session>, String> {
+        let from_zero = self.options.unordered && matches!(self.rows, Rows::Lengths(_)) && self.draws.is_none();
+        let mut sessions = self.collect::<Result<Vec<_>, _>>()?;
+        sessions.sort_by_key(|session| session.start);
+        let origin = sessions.first().filter(|_| from_zero).map_or(Nanos::ZERO, |first| first.start);
+        sessions.iter_mut().for_each(|session| session.start = session.start.since(origin));
+        Ok(sessions)
+    }
+
     fn read_one(&mut self) -> Result<Option<Session>, TraceError> {
         loop {
             if self.options.limit.is_some_and(|limit| self.read >= limit) {
@@ -149,25 +175,28 @@ impl Input {
                     let late = too_late(at);
                     if late.is_some() {
                         late
-                    } else if at < before {
+                    } else if at < before && !self.options.unordered {
                         Some(format!(
                             "begins {:.3} s before the row before; expected rows in order of time",
                             before.since(at).as_secs_f64() * self.options.rate
                         ))
                     } else {
-                        self.at = at;
                         None
                     }
                 }
             };
             let twice = || format!("the id {:?} was there before; expected ids that differ", session.id);
+            let what = what.or_else(|| too_long(&session)).or_else(|| self.other_blocks(&session));
             let what = what.or_else(|| {
                 let names = self.names.as_mut()?;
                 (!names.insert(hash(&session.id))).then(twice)
             });
-            let what = what.or_else(|| too_long(&session)).or_else(|| self.other_blocks(&session));
             match what {
                 None => {
+                    self.at = session.start;
+                    if let Rows::Lengths(lengths) = &mut self.rows {
+                        lengths.remember();
+                    }
                     self.read += 1;
                     return Ok(Some(session));
                 }
@@ -225,6 +254,20 @@ impl Iterator for Input {
         self.failed = session.is_err();
         session.map_err(|error| error.to_string()).transpose()
     }
+}
+
+/// The first line that tells the form, and how many were passed over: a JSON line that is none, where that is wanted.
+fn first_line(path: &Path, skip_bad: bool) -> Result<(Lines, String, u64), TraceError> {
+    let mut lines = Lines::open(path)?;
+    let mut skipped = 0;
+    while let Some(line) = lines.next_line()? {
+        let broken = line.trim_start().starts_with('{') && serde_json::from_str::<serde_json::Value>(&line).is_err();
+        if !(broken && skip_bad) {
+            return Ok((lines, line, skipped));
+        }
+        skipped += 1;
+    }
+    Err(lines.complaint(1, "the file is empty; a trace with at least one line was expected"))
 }
 
 fn too_late(start: Nanos) -> Option<String> {

@@ -14,8 +14,12 @@ use plimsoll_core::Nanos;
 use plimsoll_load::SchedulerConfig;
 use plimsoll_timing::{Kernel, Profile};
 use plimsoll_traffic::admission::Rules;
+use plimsoll_workload::traces::TraceError;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+/// The cache view numbers holders with 16 bits, two for each target.
+const MOST_TARGETS: u64 = 1 << 15;
 
 /// What is asked. [`Question::new`] gives the defaults.
 #[derive(Clone, Debug, PartialEq)]
@@ -140,6 +144,14 @@ impl Question {
         if self.instances == 0 {
             return asked("a fleet needs at least one instance");
         }
+        let ranks = u64::from(self.ranks(&profile));
+        let joins = self.changes.iter().filter(|(_, change)| matches!(change, Change::Join { .. })).count() as u64;
+        let targets = (u64::from(self.instances) + u64::from(self.decode_instances) + joins).saturating_mul(ranks);
+        if targets > MOST_TARGETS {
+            return Err(QuestionError::Asked(format!(
+                "{targets} ranks in all; at most {MOST_TARGETS} can be told apart, so ask for fewer instances or ranks"
+            )));
+        }
         if !(self.input.rate > 0.0 && self.input.rate.is_finite()) {
             return asked("the rate must be above 0; 2 is twice as fast as recorded");
         }
@@ -147,7 +159,10 @@ impl Question {
             return asked("starts per second must be above 0");
         }
         let input = InputOptions { seed: self.seed, ..self.input };
-        let input = Input::open(&self.trace, input).map_err(|error| RunError::Input(error.to_string()))?;
+        let input = Input::open(&self.trace, input).map_err(|error| match error {
+            TraceError::Open { .. } => QuestionError::Asked(error.to_string()),
+            _ => RunError::Input(error.to_string()).into(),
+        })?;
         let skipped = input.skipped();
         let block_tokens = input.block_tokens();
         let config = self.config(profile, block_tokens);
@@ -156,8 +171,12 @@ impl Question {
         Ok(report)
     }
 
+    fn ranks(&self, profile: &Profile) -> u16 {
+        self.ranks.unwrap_or(profile.machine.data_parallel.min(u32::from(u16::MAX)) as u16).max(1)
+    }
+
     fn config(&self, profile: Profile, block_tokens: u64) -> Config {
-        let ranks = self.ranks.unwrap_or(profile.machine.data_parallel.min(u32::from(u16::MAX)) as u16).max(1);
+        let ranks = self.ranks(&profile);
         let shape = EngineShape { reserve: self.reserve, ..EngineShape::of(&profile.serving, block_tokens) };
         let setup = Setup {
             trace: self.trace.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
@@ -250,4 +269,22 @@ fn load_profile(name: &str) -> Result<Profile, QuestionError> {
     let text = std::fs::read_to_string(name)
         .map_err(|error| QuestionError::Asked(format!("{name}: cannot be read: {error}; check the path")))?;
     Profile::parse(name, &text).map_err(|error| asked(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::{Nobody, StartUp};
+
+    /// Found in review: beyond 32,768 targets, caches of different engines had one number.
+    #[test]
+    fn fleets_of_more_targets_than_the_view_tells_apart_are_refused() {
+        let trace = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(trace.path(), "t_s,input_tokens,output_tokens\n0,5,3\n").unwrap();
+        let mut question = Question::new(trace.path(), "h100-llama3-8b", 4_096, Policy::Random);
+        question.ranks = Some(8);
+        question.changes = vec![(Nanos::ZERO, Change::Join { start_up: StartUp::default() })];
+        let error = question.answer(&mut Nobody).unwrap_err();
+        assert!(error.to_string().starts_with("32776 ranks in all; at most 32768"), "{error}");
+    }
 }

@@ -63,16 +63,17 @@ pub struct Sample {
     pub instances: u64,
 }
 
-/// Bins from the start of the run.
+/// Bins from the first thing that happens: traces may begin at any hour.
 #[derive(Clone, Debug)]
 pub struct Series {
+    origin: Option<Nanos>,
     width: Nanos,
     bins: Vec<Bin>,
 }
 
 impl Default for Series {
     fn default() -> Self {
-        Series { width: FIRST_WIDTH, bins: Vec::new() }
+        Series { origin: None, width: FIRST_WIDTH, bins: Vec::new() }
     }
 }
 
@@ -98,6 +99,7 @@ pub struct Columns {
 
 impl Series {
     fn bin(&mut self, at: Nanos) -> &mut Bin {
+        let at = at.since(*self.origin.get_or_insert(at));
         let mut index = (at.0 / self.width.0) as usize;
         while index >= MOST_BINS {
             self.widen();
@@ -198,6 +200,18 @@ fn ttft_at(buckets: &BTreeMap<u16, u32>, share: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Found in review: bins began at 0, so a trace of one hour that began at noon had one wide bin.
+    #[test]
+    fn bins_begin_with_the_first_arrival() {
+        let (mut early, mut late) = (Series::default(), Series::default());
+        for second in 0..60 {
+            early.arrived(Nanos::from_secs(second));
+            late.arrived(Nanos::from_secs(second + 86_400));
+        }
+        assert_eq!(early.columns(), late.columns());
+        assert_eq!(early.columns().bin_s, 0.25);
+    }
 
     #[test]
     fn bins_double_and_lose_nothing() {

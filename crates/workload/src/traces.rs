@@ -63,6 +63,14 @@ impl Trace {
         let Some(first) = lines.next_line()? else {
             return Err(lines.complaint(1, "the file is empty; a trace with at least one line was expected"));
         };
+        Trace::resume(lines, first)
+    }
+
+    /// Goes on behind the first line, which somebody else has read to tell its format: a pipe is read once.
+    ///
+    /// # Errors
+    /// When it is of no known form.
+    pub fn resume(lines: Lines, first: String) -> Result<Trace, TraceError> {
         let format = detect(&first).map_err(|expected| lines.complaint(1, expected))?;
         Ok(Trace {
             format,

@@ -57,6 +57,7 @@ pub const COLUMNS: &[(&str, Column, f64)] = &[
     ("output_toks", Column::Output, 0.0),
     ("request_id", Column::Id, 0.0),
     // This program's decision log.
+    ("reported_prompt_tokens", Column::Input, 0.0),
     ("arrival_unix_ms", Column::Time, 1e6),
     ("id", Column::Id, 0.0),
     // Mooncake's, and common.

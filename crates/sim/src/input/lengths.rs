@@ -4,17 +4,22 @@
 //! each other on: a prompt begins with all of the prompt before it in its session, as far as it is long enough.
 
 use super::fields::{Column, known, names};
-use super::{own_blocks, time};
+use super::{InputOptions, own_blocks, time};
 use plimsoll_core::Nanos;
 use plimsoll_workload::traces::TraceError;
 use plimsoll_workload::traces::lines::Lines;
 use plimsoll_workload::{BlockIds, Call, Prompt, Session};
 use serde_json::Value;
 use std::collections::{HashMap, VecDeque};
-use std::path::Path;
 
 /// No model has a longer context.
 const MOST_TOKENS: u64 = 1 << 24;
+
+/// The engine's own count of a prompt, which is preferred to the gateway's estimate beside it.
+const REPORTED: &str = "reported_prompt_tokens";
+
+/// By how much rows may come late: a decision is written down at its end.
+const LATE_NS: i128 = 86_400_000_000_000;
 
 /// Sessions whose last prompt is remembered.
 const MOST_SESSIONS: usize = 100_000;
@@ -28,10 +33,20 @@ pub(super) struct Lengths {
     pending: Option<String>,
     ids: BlockIds,
     block_tokens: u64,
+    unordered: bool,
     origin_ns: Option<i128>,
     rows: u64,
     sessions: HashMap<String, Prompt>,
     order: VecDeque<String>,
+    /// Session and prompt of the row read last, until the row is found to be good.
+    judged: Option<(String, Prompt)>,
+}
+
+/// What a file turned out to be.
+pub(super) enum Opened {
+    Lengths(Box<Lengths>),
+    /// Not of this form.
+    Another(Lines, String),
 }
 
 /// One row's values as text with their place in the line.
@@ -42,8 +57,11 @@ struct Row<'a> {
 
 impl<'a> Row<'a> {
     fn put(&mut self, column: Column, text: std::borrow::Cow<'a, str>, at: usize, unit: f64) {
-        // The first of several names counts.
-        self.values[column as usize].get_or_insert((text, at, unit));
+        // The first of several names that says something counts.
+        let value = &mut self.values[column as usize];
+        if value.as_ref().is_none_or(|(text, ..)| text.is_empty()) {
+            *value = Some((text, at, unit));
+        }
     }
 
     fn text(&self, column: Column) -> Option<&str> {
@@ -56,28 +74,28 @@ impl<'a> Row<'a> {
 }
 
 impl Lengths {
-    /// `None` when the file is not of this form.
-    pub(super) fn open(path: &Path, block_tokens: u64) -> Result<Option<Lengths>, TraceError> {
-        let mut lines = Lines::open(path)?;
-        let Some(first) = lines.next_line()? else {
-            return Err(lines.complaint(1, "the file is empty; a trace with at least one line was expected"));
-        };
+    /// Goes on behind a first line.
+    pub(super) fn resume(lines: Lines, first: String, options: InputOptions) -> Result<Opened, TraceError> {
         let mut lengths = Lengths {
             lines,
             header: None,
             columns: [false; 5],
             pending: None,
             ids: BlockIds::default(),
-            block_tokens: block_tokens.max(1),
+            block_tokens: options.block_tokens.max(1),
+            unordered: options.unordered,
             origin_ns: None,
             rows: 0,
             sessions: HashMap::new(),
             order: VecDeque::new(),
+            judged: None,
         };
         if first.trim_start().starts_with('{') {
-            let Ok(value) = serde_json::from_str::<Value>(&first) else { return Ok(None) };
+            let Ok(value) = serde_json::from_str::<Value>(&first) else {
+                return Ok(Opened::Another(lengths.lines, first));
+            };
             if value.get("hash_ids").is_some() || value.get("reqs").is_some() || value.get("requests").is_some() {
-                return Ok(None);
+                return Ok(Opened::Another(lengths.lines, first));
             }
             let mut row = Row::default();
             lengths.fields(&first, &value, "", &mut row);
@@ -93,7 +111,7 @@ impl Lengths {
             lengths.header = Some(header);
             lengths.require(&first)?;
         }
-        Ok(Some(lengths))
+        Ok(Opened::Lengths(Box::new(lengths)))
     }
 
     /// Input and output there must be.
@@ -158,9 +176,12 @@ impl Lengths {
                 let at = line.find(&format!("\"{name}\"")).map_or(1, |at| at + 1);
                 let text = match value {
                     Value::String(text) => std::borrow::Cow::Borrowed(text.as_str()),
-                    Value::Null => continue,
+                    Value::Null => std::borrow::Cow::Borrowed(""),
                     other => std::borrow::Cow::Owned(other.to_string()),
                 };
+                if path == REPORTED && !text.is_empty() {
+                    row.values[column as usize] = None;
+                }
                 row.put(column, text, at, unit);
             } else if value.is_object() && path.len() < 64 {
                 self.fields(line, value, &path, row);
@@ -169,6 +190,7 @@ impl Lengths {
     }
 
     fn session(&mut self, row: &Row<'_>) -> Result<Session, TraceError> {
+        self.judged = None;
         let input = self.tokens(row, Column::Input)?;
         let output = self.tokens(row, Column::Output)?;
         let start = self.time(row)?;
@@ -195,6 +217,10 @@ impl Lengths {
     /// Since the first row.
     fn time(&mut self, row: &Row<'_>) -> Result<Nanos, TraceError> {
         if !self.has_times() {
+            if row.text(Column::Time).is_some() {
+                let what = "a time; expected none, as in the first row".to_owned();
+                return Err(self.complaint(row.at(Column::Time), what));
+            }
             return Ok(Nanos::ZERO);
         }
         let text = row.text(Column::Time).unwrap_or_default();
@@ -203,7 +229,7 @@ impl Lengths {
             let what = format!("{text:?} is no time; expected a number that is not negative, or a date with a time");
             self.complaint(row.at(Column::Time), what)
         })?;
-        let origin = *self.origin_ns.get_or_insert(at);
+        let origin = *self.origin_ns.get_or_insert(if self.unordered { at - LATE_NS } else { at });
         u64::try_from(at - origin).map(Nanos).map_err(|_| {
             let what = format!("{text:?} lies before the first row's time; expected rows in order of time");
             self.complaint(row.at(Column::Time), what)
@@ -218,15 +244,21 @@ impl Lengths {
         let rest = own_blocks(&mut self.ids, input_tokens - kept * self.block_tokens, self.block_tokens);
         runs.extend(rest.runs);
         let prompt = Prompt { block_tokens: self.block_tokens, runs, tail: rest.tail };
-        if self.sessions.insert(session.to_owned(), prompt.clone()).is_none() {
-            self.order.push_back(session.to_owned());
+        self.judged = Some((session.to_owned(), prompt.clone()));
+        prompt
+    }
+
+    /// The row read last is good: its session goes on from it.
+    pub(super) fn remember(&mut self) {
+        let Some((session, prompt)) = self.judged.take() else { return };
+        if self.sessions.insert(session.clone(), prompt).is_none() {
+            self.order.push_back(session);
             if self.order.len() > MOST_SESSIONS
                 && let Some(oldest) = self.order.pop_front()
             {
                 self.sessions.remove(&oldest);
             }
         }
-        prompt
     }
 }
 

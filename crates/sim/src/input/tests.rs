@@ -195,3 +195,74 @@ fn lengths_that_no_model_takes_are_refused_in_sessions_too() {
         assert!(error.starts_with("F line 1 column") && error.contains(wanted), "{line}: {error}");
     }
 }
+
+/// Found in review: the first row decided that there are no times, and all times were passed over in silence.
+#[test]
+fn rows_that_disagree_about_times_are_complained_of() {
+    let log = "{\"timestamp\":null,\"prompt_tokens\":5,\"output_tokens\":3}\n{\"timestamp\":9,\"prompt_tokens\":5,\"output_tokens\":3}\n";
+    let error = read(log, InputOptions::default()).unwrap_err();
+    assert!(error.starts_with("F line 1 column") && error.contains("is no time"), "{error}");
+    let skip = InputOptions { skip_bad: true, ..InputOptions::default() };
+    assert_eq!(read(log, skip).map(|(rows, skipped)| (rows.len(), skipped)), Ok((1, 1)));
+    let error = read(&log.replace("\"timestamp\":null,", ""), InputOptions::default()).unwrap_err();
+    assert!(error.starts_with("F line 2 column 2: a time; expected none"), "{error}");
+    // The first line may be the broken one.
+    let log = log.replace("null", "").replace(":9", ":8");
+    assert_eq!(read(&log, skip).map(|(rows, skipped)| (rows.len(), skipped)), Ok((1, 1)));
+}
+
+/// Found in review: a row that was passed over changed what its session went on from.
+#[test]
+fn a_row_that_is_passed_over_leaves_no_trace() {
+    let log = "t_s,input_tokens,output_tokens,session\n1,640,3,s\n2,64,3,s\n0,640,3,s\n3,640,3,s\n";
+    let options = InputOptions { skip_bad: true, ..InputOptions::default() };
+    let with = read(log, options).unwrap();
+    assert_eq!(with.1, 1);
+    let (without, _) = read(&log.replace("0,640,3,s\n3", "3"), options).unwrap();
+    let common = |rows: &[Session]| {
+        let ids = |at: usize| rows[at].calls[0].prompt.block_ids().collect::<Vec<_>>();
+        ids(0).iter().zip(ids(2)).filter(|(a, b)| *a == b).count()
+    };
+    assert_eq!((common(&with.0), common(&without)), (1, 1));
+}
+
+/// Found in review: this program's own log could not be read back.
+#[test]
+fn a_decision_log_is_sorted_by_its_arrivals() {
+    let log = "{\"arrival_unix_ms\":5000,\"id\":\"b\",\"prompt_tokens\":7,\"reported_prompt_tokens\":9,\"output_tokens\":3}\n\
+               {\"arrival_unix_ms\":6000,\"id\":\"c\",\"prompt_tokens\":7,\"reported_prompt_tokens\":null,\"output_tokens\":null}\n\
+               {\"arrival_unix_ms\":4000,\"id\":\"a\",\"prompt_tokens\":8,\"reported_prompt_tokens\":null,\"output_tokens\":4}\n";
+    let options = InputOptions { unordered: true, skip_bad: true, ..InputOptions::default() };
+    let file = file(log.as_bytes());
+    let input = Input::open(file.path(), options).unwrap();
+    let skipped = input.skipped();
+    let rows = input.sorted().unwrap();
+    let starts: Vec<u64> = rows.iter().map(|row| row.start.0 / 1_000_000).collect();
+    let inputs: Vec<u64> = rows.iter().map(|row| row.calls[0].prompt.tokens()).collect();
+    assert_eq!((starts, inputs, skipped.get()), (vec![0, 1_000], vec![8, 9], 1));
+    // Told in that order it cannot be replayed.
+    assert!(read(log, InputOptions { skip_bad: false, ..InputOptions::default() }).is_err());
+}
+
+#[test]
+fn gzip_is_named() {
+    let file = file(&[0x1F, 0x8B, 8, 0]);
+    let error = Input::open(file.path(), InputOptions::default()).err().unwrap().to_string();
+    assert!(error.contains("gzip") && error.contains("zcat"), "{error}");
+}
+
+/// Found in review: the first line was read, and then the path opened again.
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_read_once() {
+    for content in ["t_s,input_tokens,output_tokens\n1,5,3\n", &agentic("a", "64", "1", CALL)] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let (to, text) = (path.clone(), content.to_owned());
+        let writer = std::thread::spawn(move || std::fs::write(to, text).unwrap());
+        let rows: Vec<_> = Input::open(&path, InputOptions::default()).unwrap().collect::<Result<_, _>>().unwrap();
+        writer.join().unwrap();
+        assert_eq!(rows.len(), 1);
+    }
+}

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 /// The longest agentic session is 0.2 MB; this is room for other people's, and an end for a file without newlines.
 const MAX_LINE_BYTES: usize = 64 << 20;
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
+const GZIP_MAGIC: [u8; 2] = [0x1F, 0x8B];
 
 /// A file, line by line.
 pub struct Lines {
@@ -24,6 +25,10 @@ impl Lines {
     pub fn open(path: &Path) -> Result<Lines, TraceError> {
         let failed = |source| TraceError::Open { path: path.to_owned(), source };
         let mut file = BufReader::new(File::open(path).map_err(failed)?);
+        if file.fill_buf().map_err(failed)?.starts_with(&GZIP_MAGIC) {
+            let expected = "gzip; expected plain text or zstd (`zcat FILE |`, and /dev/stdin as the trace)".to_owned();
+            return Err(TraceError::Line { path: path.to_owned(), line: 1, column: 1, expected });
+        }
         let compressed = file.fill_buf().map_err(failed)?.starts_with(&ZSTD_MAGIC);
         let reader: Box<dyn BufRead + Send> = if compressed {
             Box::new(BufReader::new(zstd::Decoder::with_buffer(file).map_err(failed)?))

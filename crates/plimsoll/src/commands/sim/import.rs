@@ -20,16 +20,22 @@ pub(super) fn run(args: &ImportArgs) -> Result<(), Failure> {
     let (Some(from), Some(to)) = (&args.from, &args.to) else {
         return Err(Failure::usage("give --from and --to"));
     };
-    let options = InputOptions { skip_bad: args.skip_bad, block_tokens: BLOCK_TOKENS, ..InputOptions::default() };
+    let options = InputOptions {
+        skip_bad: args.skip_bad,
+        block_tokens: BLOCK_TOKENS,
+        unordered: true,
+        ..InputOptions::default()
+    };
     let input = Input::open(from, options).map_err(Failure::failed)?;
     if input.block_tokens() != BLOCK_TOKENS {
         return Err(Failure::usage("this is a trace of sessions already; `plimsoll sim run` reads it as it is"));
     }
     let skipped = input.skipped();
+    let sessions = input
+        .sorted()
+        .map_err(|error| Failure::failed(error).hint("`--skip-bad` passes over rows that cannot be used"))?;
     let (mut text, mut rows) = (String::new(), 0u64);
-    for session in input {
-        let session = session
-            .map_err(|error| Failure::failed(error).hint("`--skip-bad` passes over rows that cannot be used"))?;
+    for session in sessions {
         for call in &session.calls {
             let ids = call.prompt.block_ids().chain(call.prompt.tail.map(|tail| tail.id));
             let ids: Vec<String> = ids.map(|id| id.to_string()).collect();
