@@ -4,6 +4,7 @@ use crate::commands::bench::BenchArgs;
 use crate::commands::demo::DemoArgs;
 use crate::commands::funnel::FunnelArgs;
 use crate::commands::sim::SimArgs;
+use crate::commands::top::TopArgs;
 use clap::{Args, Parser, Subcommand};
 use disagg::DisaggArgs;
 use kv_events::KvEventsArgs;
@@ -41,6 +42,8 @@ pub enum Command {
     Funnel(FunnelArgs),
     /// Simulate a fleet: traces through the gateway's policies on a virtual clock
     Sim(SimArgs),
+    /// Watch a running gateway: engines, classes, levels, queues, hit rates, refusals
+    Top(TopArgs),
     /// Measure this build against simpler ways, with real processes
     Bench(BenchArgs),
     /// Check a config and say what would happen

@@ -8,4 +8,5 @@ pub mod engine;
 pub mod funnel;
 pub mod serve;
 pub mod sim;
+pub mod top;
 pub mod version;

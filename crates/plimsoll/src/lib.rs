@@ -28,6 +28,7 @@ pub fn run(cli: cli::Cli) -> Result<(), Failure> {
         Command::Funnel(args) => commands::funnel::run(&args),
         Command::Sim(args) => commands::sim::run(args),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::Top(args) => commands::top::run(&args),
         Command::Check(args) => commands::check::run(&args),
         Command::Version(args) => commands::version::run(&args),
         Command::Completions(args) => commands::completions::run(&args),

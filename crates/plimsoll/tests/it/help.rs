@@ -6,7 +6,7 @@ use std::process::Stdio;
 #[test]
 fn help_is_data_and_names_every_command() {
     let help = run(&["--help"]).done();
-    for command in ["demo", "serve", "engine", "bench", "check", "version", "completions"] {
+    for command in ["demo", "serve", "engine", "top", "bench", "check", "version", "completions"] {
         assert!(help.contains(&format!("\n  {command} ")), "{command} is missing in {help}");
         let own = run(&[command, "--help"]).done();
         assert!(own.contains(&format!("Usage: plimsoll {command}")), "{own}");

@@ -42,6 +42,7 @@ mod soak;
 mod spread;
 mod tls;
 mod token_mode;
+mod top;
 mod traffic;
 mod wishes;
 
