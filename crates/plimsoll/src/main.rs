@@ -10,6 +10,10 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // Before arguments and settings are read: a page that is huge by then stays so.
+    if std::env::args_os().nth(1).is_some_and(|command| command == "serve") {
+        plimsoll::runtime::refuse_huge_pages();
+    }
     match plimsoll::run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
