@@ -6,8 +6,7 @@ use plimsoll_core::Nanos;
 use plimsoll_load::{PolicyKind, SchedulerConfig};
 use plimsoll_sim::engine::EngineShape;
 use plimsoll_sim::gateway::GatewayConfig;
-use plimsoll_sim::report::Setup;
-use plimsoll_sim::{Config, FleetConfig, Nobody, Slo, Source, run};
+use plimsoll_sim::{Config, FleetConfig, Nobody, Source, run};
 use plimsoll_workload::traces::Trace;
 use plimsoll_workload::{Call, Prompt, Run, Session};
 use std::path::Path;
@@ -16,21 +15,13 @@ use std::time::Instant;
 fn config(profile: &str, instances: u32, policy: PolicyKind, block_tokens: u64) -> Config {
     let profile = plimsoll_timing::find(profile).expect("a built-in profile");
     let shape = EngineShape::of(&profile.serving, block_tokens);
-    Config {
-        fleet: FleetConfig::of(profile, instances, shape),
-        gateway: GatewayConfig {
+    Config::new(
+        FleetConfig::of(profile, instances, shape),
+        GatewayConfig {
             scheduler: SchedulerConfig { policy, record_candidates: 0, ..SchedulerConfig::default() },
             ..GatewayConfig::default()
         },
-        poll: Nanos::from_millis(500),
-        longest_pause: None,
-        slo: Slo::default(),
-        single_steps: false,
-        changes: Vec::new(),
-        admission: None,
-        mover: None,
-        setup: Setup::default(),
-    }
+    )
 }
 
 /// Chat: a system prompt of eight, a history of some turns, lengths as in the conversation trace but shorter.

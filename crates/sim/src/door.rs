@@ -4,14 +4,13 @@
 //! only the rules' own promises order who waits.
 
 use crate::gateway::Gateway;
-use plimsoll_core::{Class, Nanos, RequestId};
-use plimsoll_load::PoolLoad;
-use plimsoll_traffic::admission::{Admission, Arrival, Decision, PoolView, Rules, Verdict};
-use plimsoll_traffic::level::InstanceLoad;
+use plimsoll_core::{Class, InstanceLoad, Nanos, RequestId};
+use plimsoll_load::{Coefficients, PoolLoad};
+use plimsoll_traffic::admission::{Admission, Arrival, Decision, LikelyOutput, PoolView, Rules, Verdict};
 use std::sync::Arc;
 
-/// How quickly the likely length of answers follows those that came.
-const OUTPUT_RATE: f64 = 0.05;
+/// The model of prefill times moves slowly; it is asked again after this long, as in the gateway.
+const MODEL_FRESH: Nanos = Nanos::from_millis(500);
 
 /// A request must be answered by then, whatever the answer.
 const ANSWER_WITHIN: Nanos = Nanos::from_secs(3_600);
@@ -22,17 +21,22 @@ pub(crate) struct Door {
     admission: Admission,
     scratch: Vec<PoolLoad>,
     loads: Vec<InstanceLoad>,
-    likely_output_tokens: f64,
+    likely_output: LikelyOutput,
+    /// How long a prefill takes, as far as engines have shown, and when that was asked.
+    prefill: Option<Coefficients>,
+    prefill_at: Option<Nanos>,
     tenant: Arc<str>,
 }
 
 impl Door {
-    pub(crate) fn new(rules: Rules, likely_output_tokens: u64) -> Self {
+    pub(crate) fn new(rules: Rules, assumed_output_tokens: u64) -> Self {
         Door {
             admission: Admission::new(rules),
             scratch: Vec::new(),
             loads: Vec::new(),
-            likely_output_tokens: likely_output_tokens as f64,
+            likely_output: LikelyOutput::new(assumed_output_tokens),
+            prefill: None,
+            prefill_at: None,
             tenant: Arc::from("default"),
         }
     }
@@ -46,20 +50,22 @@ impl Door {
         prompt_tokens: u64,
         prefill_tokens: u64,
     ) -> Verdict {
+        self.see(now, gateway);
+        let hit_tokens = prompt_tokens.saturating_sub(prefill_tokens);
+        let service = self.prefill.map(|model| Nanos::from_secs_f64(model.prefill_s(prefill_tokens, hit_tokens)));
         let arrival = Arrival {
             key: key(number),
             tenant: Arc::clone(&self.tenant),
             class,
             prompt_tokens,
             prefill_tokens,
-            decode_tokens: self.likely_output_tokens.ceil() as u64,
+            decode_tokens: self.likely_output.tokens(),
             bytes: prompt_tokens * 4,
-            service: None,
+            service,
             first_token_by: None,
             answer_by: now + ANSWER_WITHIN,
             retry: false,
         };
-        self.see(now, gateway);
         self.admission.arrive(now, arrival, &PoolView { taken_at: now, instances: &self.loads })
     }
 
@@ -87,7 +93,7 @@ impl Door {
 
     pub(crate) fn settle(&mut self, now: Nanos, number: u64, prefill_tokens: u64, output_tokens: u64) {
         self.admission.settle(key(number), now, Some(prefill_tokens), Some(output_tokens));
-        self.likely_output_tokens += OUTPUT_RATE * (output_tokens as f64 - self.likely_output_tokens);
+        self.likely_output.learn(output_tokens, 1);
     }
 
     /// Nothing was done for it.
@@ -98,14 +104,11 @@ impl Door {
     fn see(&mut self, now: Nanos, gateway: &mut Gateway) {
         gateway.pool_loads(now, &mut self.scratch);
         self.loads.clear();
-        self.loads.extend(self.scratch.iter().map(|load| InstanceLoad {
-            backlog_tokens: load.backlog_tokens,
-            prefill_tokens_per_s: load.prefill_tokens_per_s,
-            reserved_kv_tokens: load.used_kv_tokens,
-            kv_capacity_tokens: load.kv_capacity_tokens,
-            running: load.running,
-            out: load.out,
-        }));
+        self.loads.extend(self.scratch.iter().map(|one| one.load));
+        if self.prefill_at.is_none_or(|at| now.since(at) > MODEL_FRESH) {
+            self.prefill = gateway.prefill_model();
+            self.prefill_at = Some(now);
+        }
     }
 }
 

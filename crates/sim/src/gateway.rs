@@ -8,10 +8,9 @@ use plimsoll_cache::view::{Family, FleetView, Hit, Prompt, ViewConfig};
 use plimsoll_core::{
     BlockName, Class, EngineKind, InstanceId, KvBatch, KvEvent, LegRole, LoadReport, Nanos, RequestId, Target,
 };
-use plimsoll_load::PoolLoad;
 use plimsoll_load::{
-    Ask, AttemptEnd, Charge, HeldTokens, InstanceSpec, PlaceError, Placed, Placement, Scheduler, SchedulerConfig,
-    Ticket,
+    Ask, AttemptEnd, Charge, Coefficients, HeldTokens, InstanceSpec, PlaceError, Placed, Placement, PoolLoad,
+    Scheduler, SchedulerConfig, Ticket,
 };
 use plimsoll_traffic::class::{ClassRules, classify};
 use std::collections::VecDeque;
@@ -213,6 +212,11 @@ impl Gateway {
     /// What admission is told of the pool.
     pub fn pool_loads(&mut self, now: Nanos, into: &mut Vec<PoolLoad>) {
         self.scheduler.pool_loads(MODEL, now, into);
+    }
+
+    /// What engines have shown of prefill times.
+    pub fn prefill_model(&self) -> Option<Coefficients> {
+        self.scheduler.prefill_model(Some(MODEL))
     }
 
     /// A prompt's class, and how much of it the best place has.

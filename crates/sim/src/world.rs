@@ -57,6 +57,25 @@ pub struct Config {
     pub setup: Setup,
 }
 
+impl Config {
+    /// This fleet behind this gateway, and nothing else: polls every 500 ms as the gateway's default is, no admission, no moves, no changes.
+    #[must_use]
+    pub fn new(fleet: FleetConfig, gateway: GatewayConfig) -> Self {
+        Config {
+            fleet,
+            gateway,
+            poll: Nanos::from_millis(500),
+            longest_pause: None,
+            slo: Slo::default(),
+            single_steps: false,
+            changes: Vec::new(),
+            admission: None,
+            mover: None,
+            setup: Setup::default(),
+        }
+    }
+}
+
 /// How far a run is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Status {

@@ -7,9 +7,9 @@
 
 #![allow(clippy::unwrap_used, reason = "an example may panic")]
 
+use plimsoll_core::InstanceLoad;
 use plimsoll_core::{Class, Nanos, RequestId};
 use plimsoll_traffic::admission::{Admission, Arrival, Decision, PoolView, Rules, Verdict};
-use plimsoll_traffic::level::InstanceLoad;
 use std::sync::Arc;
 
 const ROUNDS: u64 = 20_000;

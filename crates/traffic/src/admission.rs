@@ -27,6 +27,7 @@ mod demand;
 mod dispatch;
 mod gauge;
 mod jitter;
+mod likely_output;
 mod line;
 mod reserve;
 mod room;
@@ -39,6 +40,7 @@ mod verdict;
 
 pub use ask::{Arrival, PoolView};
 pub use books::Totals;
+pub use likely_output::LikelyOutput;
 pub use rules::{OnSloMiss, Rules, SloRules, TenantRules};
 pub use snapshot::{ClassSnapshot, Snapshot};
 pub use verdict::{Decision, Go, GoWhy, Refusal, Rule, Verdict};

@@ -9,27 +9,11 @@
 //! full engine among eight is an eighth of the pool, because placement goes round it. Unknown is not zero: an instance whose
 //! rate or capacity nobody knows is left out of the mean, and a pool of unknowns has no level.
 
-use plimsoll_core::Nanos;
+use plimsoll_core::{InstanceLoad, Nanos};
 use serde::Serialize;
 
 #[cfg(test)]
 mod tests;
-
-/// What is known of one instance.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct InstanceLoad {
-    /// Uncached prompt tokens placed there and not yet computed.
-    pub backlog_tokens: u64,
-    /// Uncached prompt tokens it computes per second.
-    pub prefill_tokens_per_s: Option<f64>,
-    /// KV tokens held now and promised.
-    pub reserved_kv_tokens: u64,
-    pub kv_capacity_tokens: Option<u64>,
-    /// Requests in flight there.
-    pub running: u32,
-    /// Its health keeps it out.
-    pub out: bool,
-}
 
 /// A level per stage, 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]

@@ -4,14 +4,12 @@ use super::Traffic;
 use crate::metrics::ModelClass;
 use crate::state::Shared;
 use parking_lot::Mutex;
-use plimsoll_core::{Class, Nanos, RequestId};
+use plimsoll_core::{Class, InstanceLoad, Nanos, RequestId};
 use plimsoll_load::{Coefficients, PoolLoad};
-use plimsoll_traffic::admission::{Admission, Arrival, Decision, PoolView, Rules, Snapshot, Verdict};
-use plimsoll_traffic::level::InstanceLoad;
+use plimsoll_traffic::admission::{Admission, Arrival, Decision, LikelyOutput, PoolView, Rules, Snapshot, Verdict};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::oneshot;
 
 /// A view is taken again after this long. Between, admission itself counts what it lets go, so a burst is not let through on an old view;
@@ -19,8 +17,6 @@ use tokio::sync::oneshot;
 const VIEW_FRESH: Nanos = Nanos::from_millis(5);
 /// And the model of prefill times, which moves slowly.
 const MODEL_FRESH: Nanos = Nanos::from_millis(500);
-/// Weight of one answer in the mean output.
-const OUTPUT_RATE: f64 = 0.05;
 
 /// What a waiter is told. `None`: traffic scheduling was turned off, it may go.
 pub(crate) type Told = Option<Decision>;
@@ -29,8 +25,6 @@ pub(crate) type Told = Option<Decision>;
 pub(crate) struct Lane {
     pub(crate) model: String,
     state: Mutex<State>,
-    /// Mean output of a sequence in tokens, as bits.
-    output_tokens: AtomicU64,
     /// High, medium, low: looked up once, since every request passes here.
     waits: [Histogram; 3],
     admitted: [Counter; 3],
@@ -39,6 +33,7 @@ pub(crate) struct Lane {
 struct State {
     admission: Admission,
     view: View,
+    likely_output: LikelyOutput,
     /// Those that wait. Looked up, never walked.
     waiters: HashMap<RequestId, oneshot::Sender<Told>>,
 }
@@ -73,11 +68,15 @@ impl Lane {
     pub(crate) fn new(shared: &Shared, model: &str, rules: Rules, assumed_output_tokens: u64) -> Self {
         let labels = |class: Class| ModelClass { model: model.to_owned(), class: class.as_str() };
         let metrics = &shared.metrics;
-        let state = State { admission: Admission::new(rules), view: View::default(), waiters: HashMap::new() };
+        let state = State {
+            admission: Admission::new(rules),
+            view: View::default(),
+            likely_output: LikelyOutput::new(assumed_output_tokens),
+            waiters: HashMap::new(),
+        };
         Lane {
             model: model.to_owned(),
             state: Mutex::new(state),
-            output_tokens: AtomicU64::new((assumed_output_tokens as f64).to_bits()),
             waits: Class::ALL.map(|class| metrics.traffic_wait_seconds.get_or_create(&labels(class)).clone()),
             admitted: Class::ALL.map(|class| metrics.traffic_admitted_tokens.get_or_create(&labels(class)).clone()),
         }
@@ -91,13 +90,13 @@ impl Lane {
 
     pub(crate) fn arrive(&self, shared: &Shared, traffic: &Traffic, asked: Asked) -> Arrived {
         let Asked { mut arrival, most_output_tokens, sequences } = asked;
-        let likely = self.likely_output_tokens().saturating_mul(sequences);
-        arrival.decode_tokens = most_output_tokens.map_or(likely, |most| most.min(likely));
         let key = arrival.key;
         let mut state = self.state.lock();
-        let State { admission, view, waiters } = &mut *state;
+        let State { admission, view, likely_output, waiters } = &mut *state;
         let now = shared.now();
         view.refresh(shared, &self.model, now, VIEW_FRESH);
+        let likely = likely_output.tokens().saturating_mul(sequences);
+        arrival.decode_tokens = most_output_tokens.map_or(likely, |most| most.min(likely));
         // A prompt whose hits nobody predicted is mostly cached where such prompts mostly are.
         arrival.prefill_tokens = (arrival.prefill_tokens as f64 * view.uncached_share).ceil() as u64;
         let hit_tokens = arrival.prompt_tokens.saturating_sub(arrival.prefill_tokens);
@@ -119,7 +118,7 @@ impl Lane {
     /// Gives turns. Returns when it should be done again at the latest; `None` while nobody waits.
     pub(crate) fn turn(&self, shared: &Shared, traffic: &Traffic) -> Option<Nanos> {
         let mut state = self.state.lock();
-        let State { admission, view, waiters } = &mut *state;
+        let State { admission, view, waiters, .. } = &mut *state;
         if admission.is_idle() {
             return None;
         }
@@ -187,14 +186,7 @@ impl Lane {
 
     /// An answer said how long it was.
     pub(crate) fn learn_output(&self, tokens: u64, sequences: u64) {
-        let example = tokens as f64 / sequences.max(1) as f64;
-        let before = f64::from_bits(self.output_tokens.load(Ordering::Relaxed));
-        // Two answers at once may lose one example, which does not matter.
-        self.output_tokens.store((before + OUTPUT_RATE * (example - before)).to_bits(), Ordering::Relaxed);
-    }
-
-    fn likely_output_tokens(&self) -> u64 {
-        f64::from_bits(self.output_tokens.load(Ordering::Relaxed)).ceil() as u64
+        self.state.lock().likely_output.learn(tokens, sequences);
     }
 }
 
@@ -215,14 +207,7 @@ impl View {
         }
         self.taken_at = Some(now);
         self.loads.clear();
-        self.loads.extend(self.scratch.iter().map(|load| InstanceLoad {
-            backlog_tokens: load.backlog_tokens,
-            prefill_tokens_per_s: load.prefill_tokens_per_s,
-            reserved_kv_tokens: load.used_kv_tokens,
-            kv_capacity_tokens: load.kv_capacity_tokens,
-            running: load.running,
-            out: load.out,
-        }));
+        self.loads.extend(self.scratch.iter().map(|one| one.load));
         let shares = || self.scratch.iter().filter_map(|load| load.uncached_share);
         let count = shares().count();
         self.uncached_share = if count > 0 { shares().sum::<f64>() / count as f64 } else { 1.0 };

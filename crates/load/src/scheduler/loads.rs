@@ -8,27 +8,18 @@ use super::Scheduler;
 use super::choose::effective_s_per_token;
 use crate::instance::{Instance, RankState};
 use crate::reconcile::TrustClock;
-use plimsoll_core::{LegRole, Nanos, Rank, Target};
+use plimsoll_core::{InstanceLoad, LegRole, Nanos, Rank, Target};
 use serde::Serialize;
 
 /// Load of one rank, own plus trusted foreign.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PoolLoad {
     pub target: Target,
-    /// Prompt tokens placed there that have still to be computed. Of those whose cache hits nobody knew, the share that was missing
-    /// there of late.
-    pub backlog_tokens: u64,
-    /// As observed, there or on its peers.
-    pub prefill_tokens_per_s: Option<f64>,
+    /// Its backlog counts of prompts whose cache hits nobody knew the share that was missing there of late; its rate is as observed, there
+    /// or on its peers.
+    pub load: InstanceLoad,
     /// Share of the tokens charged that it really had to compute, 0 to 1.
     pub uncached_share: Option<f64>,
-    /// KV tokens held, and about to be by the prompts in front of it.
-    pub used_kv_tokens: u64,
-    pub kv_capacity_tokens: Option<u64>,
-    /// Requests in flight.
-    pub running: u32,
-    /// It is in service and its health keeps it out, as that of all others does: placement would choose it all the same, not knowing better.
-    pub out: bool,
 }
 
 impl Scheduler {
@@ -50,8 +41,9 @@ impl Scheduler {
             for (index, rank) in instance.ranks.iter().take(instance.rank_count()).enumerate() {
                 let target = Target { instance: instance.id, rank: Rank(index as u16) };
                 let s_per_token = peers.map(|peers| effective_s_per_token(instance.prefill_s_per_token, peers));
-                let load = load(instance, rank, target, &clock, s_per_token, now, self.config.report_stale);
-                into.push(PoolLoad { out, ..load });
+                let load = load(instance, rank, &clock, s_per_token, now, self.config.report_stale);
+                let load = InstanceLoad { out, ..load };
+                into.push(PoolLoad { target, load, uncached_share: instance.uncached_share() });
             }
         }
     }
@@ -60,23 +52,19 @@ impl Scheduler {
 fn load(
     instance: &Instance,
     rank: &RankState,
-    target: Target,
     clock: &TrustClock,
     s_per_token: Option<f64>,
     now: Nanos,
     stale: Nanos,
-) -> PoolLoad {
+) -> InstanceLoad {
     let foreign = rank.reported.foreign(clock);
-    let uncached_share = instance.uncached_share();
-    let own = rank.own.uncached_prefill_tokens as f64 * uncached_share.unwrap_or(1.0);
+    let own = rank.own.uncached_prefill_tokens as f64 * instance.uncached_share().unwrap_or(1.0);
     let backlog_tokens = (own + foreign.prefill_tokens).ceil() as u64;
     let reported = rank.reported.used_kv_tokens(now, stale);
-    PoolLoad {
-        target,
+    InstanceLoad {
         backlog_tokens,
         prefill_tokens_per_s: s_per_token.map(|s| 1.0 / s),
-        uncached_share,
-        used_kv_tokens: reported.map_or(rank.own.reserved_kv_tokens, |used| used.saturating_add(backlog_tokens)),
+        reserved_kv_tokens: reported.map_or(rank.own.reserved_kv_tokens, |used| used.saturating_add(backlog_tokens)),
         kv_capacity_tokens: instance.capacity_kv_tokens(rank).filter(|_| reported.is_some()),
         running: rank.own.requests.saturating_add(foreign.requests.round() as u32),
         out: false,

@@ -17,32 +17,38 @@ fn used(tokens: u64) -> LoadReport {
 #[test]
 fn what_is_placed_is_in_front_until_its_first_token() {
     let mut fleet = Fleet::new(PolicyKind::LeastWait, 2);
-    assert!(loads(&mut fleet).iter().all(|load| (load.backlog_tokens, load.running) == (0, 0)));
+    assert!(loads(&mut fleet).iter().all(|load| (load.load.backlog_tokens, load.load.running) == (0, 0)));
     let placed = fleet.place();
     let load = |fleet: &mut Fleet| *loads(fleet).iter().find(|load| load.target == placed.target).unwrap();
-    assert_eq!((load(&mut fleet).backlog_tokens, load(&mut fleet).running), (1_000, 1));
+    assert_eq!((load(&mut fleet).load.backlog_tokens, load(&mut fleet).load.running), (1_000, 1));
     fleet.scheduler.first_token(placed.ticket, fleet.now);
-    assert_eq!((load(&mut fleet).backlog_tokens, load(&mut fleet).running), (0, 1));
+    assert_eq!((load(&mut fleet).load.backlog_tokens, load(&mut fleet).load.running), (0, 1));
     fleet.settle(placed.ticket, AttemptEnd::Ok);
-    assert_eq!(load(&mut fleet).running, 0);
+    assert_eq!(load(&mut fleet).load.running, 0);
 }
 
 #[test]
 fn memory_is_known_only_from_a_report_that_is_believed() {
     let mut fleet = Fleet::new(PolicyKind::LeastWait, 1);
-    assert_eq!(loads(&mut fleet)[0].kv_capacity_tokens, None);
+    assert_eq!(loads(&mut fleet)[0].load.kv_capacity_tokens, None);
     fleet.report(0, used(60_000));
     fleet.place();
     let load = loads(&mut fleet)[0];
-    assert_eq!((load.used_kv_tokens, load.kv_capacity_tokens), (61_000, Some(100_000)), "and what is about to be used");
+    assert_eq!(
+        (load.load.reserved_kv_tokens, load.load.kv_capacity_tokens),
+        (61_000, Some(100_000)),
+        "and what is about to be used"
+    );
     fleet.pass(ms(3_000));
-    assert_eq!(loads(&mut fleet)[0].kv_capacity_tokens, None, "a stale report does not say what is in use");
+    assert_eq!(loads(&mut fleet)[0].load.kv_capacity_tokens, None, "a stale report does not say what is in use");
 }
 
 #[test]
 fn a_rate_is_known_once_somebody_has_shown_one() {
     let mut fleet = Fleet::new(PolicyKind::RoundRobin, 2);
-    assert!(loads(&mut fleet).iter().all(|load| load.prefill_tokens_per_s.is_none() && load.uncached_share.is_none()));
+    assert!(
+        loads(&mut fleet).iter().all(|load| load.load.prefill_tokens_per_s.is_none() && load.uncached_share.is_none())
+    );
     // Only instance 0 teaches; 2,000 tokens a second, half of what it is charged for.
     for _ in 0..6 {
         let placed = fleet.place();
@@ -54,11 +60,11 @@ fn a_rate_is_known_once_somebody_has_shown_one() {
         fleet.settle(placed.ticket, AttemptEnd::Ok);
     }
     for load in loads(&mut fleet) {
-        let rate = load.prefill_tokens_per_s.unwrap();
+        let rate = load.load.prefill_tokens_per_s.unwrap();
         assert!((rate - 2_000.0).abs() < 1.0, "{rate}: of its own or of its peer");
     }
     let placed = [fleet.place(), fleet.place()];
-    let backlog = loads(&mut fleet).iter().map(|load| load.backlog_tokens).collect::<Vec<_>>();
+    let backlog = loads(&mut fleet).iter().map(|load| load.load.backlog_tokens).collect::<Vec<_>>();
     assert_eq!(backlog, [500, 1_000], "charged 1,000 each: {placed:?}");
 }
 
@@ -84,7 +90,7 @@ fn where_all_are_out_all_are_in_it_and_marked() {
     let mut fleet = Fleet::new(PolicyKind::LeastWait, 3);
     fleet.scheduler.set_draining(InstanceId(2), true);
     fleet.eject(0);
-    let seen = |fleet: &mut Fleet| loads(fleet).iter().map(|l| (l.target.instance.0, l.out)).collect::<Vec<_>>();
+    let seen = |fleet: &mut Fleet| loads(fleet).iter().map(|l| (l.target.instance.0, l.load.out)).collect::<Vec<_>>();
     assert_eq!(seen(&mut fleet), [(1, false)]);
     fleet.eject(1);
     assert_eq!(seen(&mut fleet), [(0, true), (1, true)]);

@@ -4,6 +4,7 @@
 //! streaming, traffic whose prefixes repeat as agents' do. Everything it starts it also ends: on the way out, on
 //! Ctrl-C and SIGTERM, and through [`stdin_guard`] even when it is killed.
 
+pub(crate) mod children;
 pub(crate) mod client;
 mod conversation;
 mod drive;

@@ -10,19 +10,15 @@ fn config(policy: PolicyKind, instances: u32, seed: u64, single_steps: bool) -> 
     let profile = plimsoll_timing::find("h100-llama3-8b").unwrap();
     let shape = EngineShape { reserve: Reserve::Prompt, ..EngineShape::of(&profile.serving, 64) };
     Config {
-        fleet: FleetConfig::of(profile, instances, shape),
-        gateway: GatewayConfig {
-            scheduler: SchedulerConfig { policy, seed, record_candidates: 0, ..SchedulerConfig::default() },
-            ..GatewayConfig::default()
-        },
-        poll: Nanos::from_millis(500),
         longest_pause: Some(Nanos::from_secs(20)),
-        slo: Slo::default(),
         single_steps,
-        changes: Vec::new(),
-        admission: None,
-        mover: None,
-        setup: Setup::default(),
+        ..Config::new(
+            FleetConfig::of(profile, instances, shape),
+            GatewayConfig {
+                scheduler: SchedulerConfig { policy, seed, record_candidates: 0, ..SchedulerConfig::default() },
+                ..GatewayConfig::default()
+            },
+        )
     }
 }
 

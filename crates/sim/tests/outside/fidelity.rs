@@ -2,12 +2,10 @@
 
 use crate::shared::{file, within};
 use crate::tables::Tables;
-use plimsoll_core::Nanos;
 use plimsoll_load::{PolicyKind, SchedulerConfig};
 use plimsoll_sim::engine::{EngineShape, Reserve};
 use plimsoll_sim::gateway::GatewayConfig;
-use plimsoll_sim::report::Setup;
-use plimsoll_sim::{Config, Finished, FleetConfig, Input, InputOptions, Report, Slo, Watcher, run};
+use plimsoll_sim::{Config, Finished, FleetConfig, Input, InputOptions, Report, Watcher, run};
 
 /// What vLLM's block size is; blocks are shared only with what was computed before a preemption.
 const BLOCK_TOKENS: u64 = 16;
@@ -40,8 +38,8 @@ fn serve(test: &str, tables: Tables, max_running: u64, kv_tokens: u64) -> Option
     let trace = file(test, "traces/sharegpt300_lengths.csv")?;
     let options = InputOptions { block_tokens: BLOCK_TOKENS, ..InputOptions::default() };
     let input = Input::open(&trace, options).unwrap();
-    let config = Config {
-        fleet: FleetConfig::with(
+    let config = Config::new(
+        FleetConfig::with(
             Box::new(tables),
             1,
             EngineShape {
@@ -54,20 +52,12 @@ fn serve(test: &str, tables: Tables, max_running: u64, kv_tokens: u64) -> Option
                 reserve: Reserve::Chunk,
             },
         ),
-        gateway: GatewayConfig {
+        GatewayConfig {
             scheduler: SchedulerConfig { policy: PolicyKind::RoundRobin, ..SchedulerConfig::default() },
             cache_view: false,
             ..GatewayConfig::default()
         },
-        poll: Nanos::from_millis(500),
-        longest_pause: None,
-        slo: Slo::default(),
-        single_steps: false,
-        changes: Vec::new(),
-        admission: None,
-        mover: None,
-        setup: Setup::default(),
-    };
+    );
     let mut exact = Exact::default();
     let report = run(config, Box::new(input), &mut exact).unwrap();
     assert_eq!(report.requests.completed, 300);

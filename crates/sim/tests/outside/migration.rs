@@ -4,9 +4,8 @@ use plimsoll_core::{InstanceId, Nanos, Rank, Target};
 use plimsoll_load::{PolicyKind, SchedulerConfig};
 use plimsoll_sim::engine::EngineShape;
 use plimsoll_sim::gateway::GatewayConfig;
-use plimsoll_sim::report::Setup;
 use plimsoll_sim::world::{Move, Mover, Running};
-use plimsoll_sim::{Config, FleetConfig, Nobody, Slo, run};
+use plimsoll_sim::{Config, FleetConfig, Nobody, run};
 use plimsoll_timing::find;
 use plimsoll_workload::{Call, Prompt, Run, Session};
 
@@ -38,19 +37,14 @@ fn oc14_a_pause_does_not_grow_with_the_context() {
         };
         let session = Session { id: String::new(), start: Nanos::ZERO, prefix_blocks: None, calls: vec![call] };
         let config = Config {
-            fleet: FleetConfig::of(profile, 2, shape),
-            gateway: GatewayConfig {
-                scheduler: SchedulerConfig { policy: PolicyKind::LeastDelay, ..SchedulerConfig::default() },
-                ..GatewayConfig::default()
-            },
-            poll: Nanos::from_millis(500),
-            longest_pause: None,
-            slo: Slo::default(),
-            single_steps: false,
-            changes: Vec::new(),
-            admission: None,
             mover: Some(Box::<Once>::default()),
-            setup: Setup::default(),
+            ..Config::new(
+                FleetConfig::of(profile, 2, shape),
+                GatewayConfig {
+                    scheduler: SchedulerConfig { policy: PolicyKind::LeastDelay, ..SchedulerConfig::default() },
+                    ..GatewayConfig::default()
+                },
+            )
         };
         let report = run(config, Box::new([Ok(session)].into_iter()), &mut Nobody).unwrap();
         assert_eq!((report.moves.moved, report.moves.aborted, report.requests.completed), (1, 0, 1));

@@ -6,9 +6,8 @@ use plimsoll_load::{PolicyKind, SchedulerConfig};
 use plimsoll_sim::baselines::Policy;
 use plimsoll_sim::engine::EngineShape;
 use plimsoll_sim::gateway::GatewayConfig;
-use plimsoll_sim::report::Setup;
 use plimsoll_sim::tier::TierConfig;
-use plimsoll_sim::{Config, FleetConfig, Input, InputOptions, Nobody, Report, Slo, Source, run};
+use plimsoll_sim::{Config, FleetConfig, Input, InputOptions, Nobody, Report, Source, run};
 use plimsoll_timing::curve::Curve;
 use plimsoll_timing::{Kernel, Profile, find};
 
@@ -62,23 +61,15 @@ fn serve(
     let shape = EngineShape::of(&profile.serving, 512);
     let mut fleet = FleetConfig::of(profile, nodes, shape);
     fleet.pool = pool;
-    let config = Config {
+    let config = Config::new(
         fleet,
-        gateway: GatewayConfig {
+        GatewayConfig {
             scheduler: SchedulerConfig { policy: policy.kind(), seed: 1, ..SchedulerConfig::default() },
             placement: policy.placement(1, 512),
             cache_view,
             ..GatewayConfig::default()
         },
-        poll: Nanos::from_millis(500),
-        longest_pause: None,
-        slo: Slo::default(),
-        single_steps: false,
-        changes: Vec::new(),
-        admission: None,
-        mover: None,
-        setup: Setup::default(),
-    };
+    );
     Some(run(config, prompts(test)?, &mut Nobody).unwrap())
 }
 

@@ -8,8 +8,7 @@ use plimsoll_core::Nanos;
 use plimsoll_load::{PolicyKind, SchedulerConfig};
 use plimsoll_sim::engine::EngineShape;
 use plimsoll_sim::gateway::GatewayConfig;
-use plimsoll_sim::report::Setup;
-use plimsoll_sim::{Config, FleetConfig, Nobody, Slo, run};
+use plimsoll_sim::{Config, FleetConfig, Nobody, run};
 use plimsoll_timing::curve::Curve;
 use plimsoll_timing::{Profile, find};
 use plimsoll_workload::{After, Call, Prompt, Run, Session};
@@ -109,20 +108,15 @@ fn client(number: u64, calls: u64, input: u64, output_tokens: u64) -> Session {
 
 fn tpot_ms(profile: &Profile, input: u64, output: u64, concurrency: u64) -> f64 {
     let config = Config {
-        fleet: FleetConfig::of(profile.clone(), 1, EngineShape::of(&profile.serving, 64)),
-        gateway: GatewayConfig {
-            scheduler: SchedulerConfig { policy: PolicyKind::RoundRobin, ..SchedulerConfig::default() },
-            cache_view: false,
-            ..GatewayConfig::default()
-        },
         poll: Nanos::from_secs(1),
-        longest_pause: None,
-        slo: Slo::default(),
-        single_steps: false,
-        changes: Vec::new(),
-        admission: None,
-        mover: None,
-        setup: Setup::default(),
+        ..Config::new(
+            FleetConfig::of(profile.clone(), 1, EngineShape::of(&profile.serving, 64)),
+            GatewayConfig {
+                scheduler: SchedulerConfig { policy: PolicyKind::RoundRobin, ..SchedulerConfig::default() },
+                cache_view: false,
+                ..GatewayConfig::default()
+            },
+        )
     };
     let clients = (0..concurrency).map(|number| Ok(client(number, 8, input, output)));
     run(config, Box::new(clients), &mut Nobody).unwrap().tpot_ms.mean

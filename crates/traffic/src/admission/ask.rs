@@ -1,7 +1,6 @@
 //! What admission is told of a request, and of the pool.
 
-use crate::level::InstanceLoad;
-use plimsoll_core::{Class, Nanos, RequestId};
+use plimsoll_core::{Class, InstanceLoad, Nanos, RequestId};
 use std::sync::Arc;
 
 /// A request that wants to be served.

@@ -10,7 +10,7 @@
 
 use super::ask::PoolView;
 use super::rules::Rules;
-use crate::level::InstanceLoad;
+use plimsoll_core::InstanceLoad;
 use plimsoll_core::Nanos;
 
 /// What one request takes.

@@ -298,7 +298,7 @@ fn new_rules_hold_at_once_and_lose_nobody() {
 #[test]
 fn what_was_not_run_is_given_back() {
     let mut admission = Admission::new(Rules::default());
-    let view = PoolView { taken_at: Nanos(1), instances: &[crate::level::InstanceLoad::default()] };
+    let view = PoolView { taken_at: Nanos(1), instances: &[plimsoll_core::InstanceLoad::default()] };
     let arrival = |key| Arrival { key: RequestId(key), decode_tokens: 100, ..plain(Class::High, 1_000) };
     assert!(matches!(admission.arrive(Nanos(1), arrival(1), &view), Verdict::Go(_)));
     assert!(matches!(admission.arrive(Nanos(1), arrival(2), &view), Verdict::Go(_)));

@@ -1,13 +1,12 @@
 //! The processes of the demo: engines, and a gateway before them.
 
 use super::DemoArgs;
+use super::children::Children;
 use super::client::Client;
 use super::process::Process;
 use crate::Failure;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher as _, RandomState};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
@@ -15,13 +14,9 @@ const READY_LIMIT: Duration = Duration::from_secs(60);
 const WATCH_EVERY: Duration = Duration::from_millis(250);
 
 pub(super) struct Fleet {
-    /// Logs of the children.
-    folder: PathBuf,
-    engines: Vec<Process>,
-    gateway: Option<Process>,
+    children: Children,
     gateway_url: String,
     admin_url: String,
-    admin_token: String,
     /// Instance id as in `x-plimsoll-engine` and the engine's address.
     ids: BTreeMap<String, String>,
     model: String,
@@ -54,18 +49,10 @@ struct Engine {
 impl Fleet {
     /// Starts nothing yet.
     pub(super) fn new() -> Result<Self, Failure> {
-        let folder = std::env::temp_dir().join(format!("plimsoll-demo-{}", std::process::id()));
-        std::fs::create_dir_all(&folder)
-            .map_err(|error| Failure::failed(format!("{}: cannot be created: {error}", folder.display())))?;
-        // Keys of the standard hasher come from the system's random source; good enough for a loopback port.
-        let admin_token = format!("{:016x}{:016x}", RandomState::new().hash_one(1), RandomState::new().hash_one(2));
         Ok(Fleet {
-            folder,
-            engines: Vec::new(),
-            gateway: None,
+            children: Children::new("demo")?,
             gateway_url: String::new(),
             admin_url: String::new(),
-            admin_token,
             ids: BTreeMap::new(),
             model: String::new(),
         })
@@ -75,7 +62,7 @@ impl Fleet {
     pub(super) async fn start(&mut self, args: &DemoArgs) -> Result<(), Failure> {
         let count = args.engines;
         let begun = Instant::now();
-        let folder = self.folder.clone();
+        let folder = self.children.folder.clone();
         let mut starting = JoinSet::new();
         for n in 0..count {
             let folder = folder.clone();
@@ -98,30 +85,30 @@ impl Fleet {
             let (n, engine) = engine.map_err(Failure::failed)?;
             started.insert(n, engine?);
         }
-        self.engines = started.into_values().collect();
+        self.children.engines = started.into_values().collect();
         let mut serve_args: Vec<String> =
             ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"].map(str::to_owned).into();
-        for engine in &self.engines {
+        for engine in &self.children.engines {
             serve_args.extend(["--engine".to_owned(), engine.listening.clone()]);
         }
         // The engines' tokenizer, so that the gateway knows the token ids of a chat.
-        plimsoll_engine::text::Text::default()
-            .export(None, &self.folder)
-            .map_err(|error| Failure::failed(format!("{}: cannot be written: {error}", self.folder.display())))?;
+        plimsoll_engine::text::Text::default().export(None, &self.children.folder).map_err(|error| {
+            Failure::failed(format!("{}: cannot be written: {error}", self.children.folder.display()))
+        })?;
         let model = plimsoll_engine::EngineConfig::default().model_name;
-        let tokenizer = self.folder.display();
+        let tokenizer = self.children.folder.display();
         serve_args.extend(["--set".to_owned(), format!("models[0].name={model}")]);
         serve_args.extend(["--set".to_owned(), format!("models[0].tokenizer={tokenizer}")]);
         if let Some(policy) = &args.policy {
             serve_args.extend(["--policy".to_owned(), policy.clone()]);
         }
-        let env = [("PLIMSOLL_ADMIN__TOKEN", self.admin_token.as_str())];
-        let gateway = Process::start("gateway", &serve_args, &env, &self.folder).await?;
+        let gateway =
+            Process::start("gateway", &serve_args, &self.children.gateway_env(), &self.children.folder).await?;
         let (data, admin) = addresses(&gateway.listening).ok_or_else(|| {
             Failure::failed(format!("the gateway's first line was not understood: {}", gateway.listening))
         })?;
         (self.gateway_url, self.admin_url) = (data, admin);
-        self.gateway = Some(gateway);
+        self.children.gateway = Some(gateway);
         self.until_ready().await?;
         crate::output::note(&format!(
             "plimsoll demo: gateway on {} (admin {}), {count} engines, ready in {:.1} s",
@@ -168,7 +155,7 @@ impl Fleet {
     /// Asks the gateway which id it gave to which engine, and how many it has not got to know yet.
     async fn instances(&self, admin: &Client) -> Result<(BTreeMap<String, String>, usize), String> {
         let (status, body) =
-            admin.get("/admin/engines", Some(&self.admin_token)).await.map_err(|error| error.to_string())?;
+            admin.get("/admin/engines", Some(&self.children.admin_token)).await.map_err(|error| error.to_string())?;
         if status != 200 {
             return Err(format!("{status} {}", String::from_utf8_lossy(&body)));
         }
@@ -195,12 +182,12 @@ impl Fleet {
     pub(super) async fn watch(&mut self) -> String {
         loop {
             tokio::time::sleep(WATCH_EVERY).await;
-            for engine in &mut self.engines {
+            for engine in &mut self.children.engines {
                 if engine.has_just_ended() {
                     crate::output::note(&format!("plimsoll demo: {} on {} has ended", engine.name, engine.listening));
                 }
             }
-            if let Some(gateway) = self.gateway.as_mut()
+            if let Some(gateway) = self.children.gateway.as_mut()
                 && gateway.has_just_ended()
             {
                 return gateway.how_it_died().await;
@@ -217,22 +204,13 @@ impl Fleet {
             url = self.gateway_url,
             model = self.model,
             admin = self.admin_url,
-            token = self.admin_token,
+            token = self.children.admin_token,
         )
     }
 
     /// Ends the gateway, then the engines, and reaps them. Keeps the logs where there was `trouble`.
-    pub(super) async fn stop(mut self, trouble: bool) {
-        if let Some(gateway) = self.gateway.take() {
-            gateway.stop().await;
-        }
-        let stopping: JoinSet<()> = self.engines.drain(..).map(Process::stop).collect();
-        stopping.join_all().await;
-        if trouble {
-            crate::output::note(&format!("plimsoll demo: the processes' logs are in {}", self.folder.display()));
-        } else {
-            let _ = std::fs::remove_dir_all(&self.folder);
-        }
+    pub(super) async fn stop(self, trouble: bool) {
+        self.children.stop(trouble).await;
     }
 }
 

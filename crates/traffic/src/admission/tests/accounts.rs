@@ -2,7 +2,7 @@
 
 use super::world::{World, plain};
 use super::*;
-use crate::level::InstanceLoad;
+use plimsoll_core::InstanceLoad;
 
 fn idle(now: Nanos, instances: &[InstanceLoad; 1]) -> PoolView<'_> {
     PoolView { taken_at: now, instances }

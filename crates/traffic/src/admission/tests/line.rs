@@ -2,7 +2,7 @@
 
 use super::world::{World, plain};
 use super::*;
-use crate::level::InstanceLoad;
+use plimsoll_core::InstanceLoad;
 
 fn engine() -> InstanceLoad {
     InstanceLoad { prefill_tokens_per_s: KNOWN, ..InstanceLoad::default() }

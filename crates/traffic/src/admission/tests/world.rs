@@ -1,7 +1,7 @@
 //! A pool of engines that prefill one request after another, driven by [`Admission`] in steps of virtual time.
 
 use crate::admission::{Admission, Arrival, Decision, PoolView, Refusal, Rules, Verdict};
-use crate::level::InstanceLoad;
+use plimsoll_core::InstanceLoad;
 use plimsoll_core::{Class, Nanos, RequestId};
 use std::collections::{BTreeMap, VecDeque};
 

@@ -6,7 +6,7 @@
 //!   to prefill (its `--active-prefill-tokens-threshold`, 20,000 in the runs it is known from), as last seen; loads are read every
 //!   50 ms, as its own are.
 
-use super::fleet::{Fleet, ask};
+use super::fleet::Fleet;
 use super::plan::{Ask, Plan};
 use super::{Control, OverloadArgs, SCALE};
 use crate::Failure;
@@ -65,11 +65,11 @@ impl Entrance {
                 Entrance::Bucket(Mutex::new(Bucket::new(per_s, args.time_scale, Instant::now())))
             }
             Control::Static => {
-                let (least, client) = (Arc::new(AtomicU64::new(0)), fleet.admin_url()?);
+                let (least, operator) = (Arc::new(AtomicU64::new(0)), fleet.operator()?);
                 let seen = Arc::clone(&least);
                 let reading = tokio::spawn(async move {
                     loop {
-                        if let Some(tokens) = ask(&client, "/admin/engines").await.as_ref().and_then(least_busy) {
+                        if let Some(tokens) = operator.get("/admin/engines").await.as_ref().and_then(least_busy) {
                             seen.store(tokens, Ordering::Relaxed);
                         }
                         tokio::time::sleep(LOOK_EVERY).await;

@@ -3,6 +3,7 @@
 use super::plan::{Plan, TENANTS, class_rules, promised};
 use super::{Control, OverloadArgs, SCALE};
 use crate::Failure;
+use crate::commands::demo::children::Children;
 use crate::commands::demo::client::Client;
 use crate::commands::demo::fleet::addresses;
 use crate::commands::demo::process::Process;
@@ -10,7 +11,6 @@ use plimsoll_timing::StepShape;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
@@ -19,7 +19,6 @@ const PROFILE: &str = "h100-llama3-8b";
 /// A scheduler step's tokens, scaled from the profile's 8,192.
 const TOKEN_BUDGET: u64 = 8_192 / SCALE;
 const PAGE_TOKENS: u64 = 16;
-const ADMIN_TOKEN: &str = "bench";
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
 /// How far the machine was behind the engines' schedule.
@@ -45,52 +44,48 @@ pub(super) fn tenant_key(tenant: usize) -> String {
 }
 
 pub(super) struct Fleet {
-    folder: PathBuf,
-    engines: Vec<Process>,
-    gateway: Option<Process>,
+    children: Children,
     gateway_url: String,
-    admin: Option<Client>,
+    admin_url: String,
 }
 
 impl Fleet {
     /// Starts nothing yet.
     pub(super) fn new() -> Result<Self, Failure> {
-        let folder = std::env::temp_dir().join(format!("plimsoll-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&folder)
-            .map_err(|error| Failure::failed(format!("{}: cannot be created: {error}", folder.display())))?;
-        Ok(Fleet { folder, engines: Vec::new(), gateway: None, gateway_url: String::new(), admin: None })
+        Ok(Fleet { children: Children::new("bench")?, gateway_url: String::new(), admin_url: String::new() })
     }
 
     pub(super) async fn start(&mut self, args: &OverloadArgs, plan: &Plan) -> Result<(), Failure> {
         let mut starting = JoinSet::new();
         for n in 0..args.engines {
-            let (folder, engine) = (self.folder.clone(), engine_args(args)?);
+            let (folder, engine) = (self.children.folder.clone(), engine_args(args)?);
             starting.spawn(async move { Process::start(&format!("engine {n}"), &engine, &[], &folder).await });
         }
         while let Some(engine) = starting.join_next().await {
-            self.engines.push(engine.map_err(Failure::failed)??);
+            self.children.engines.push(engine.map_err(Failure::failed)??);
         }
-        let config = self.folder.join("plimsoll.toml");
-        let urls: Vec<&str> = self.engines.iter().map(|engine| engine.listening.as_str()).collect();
+        let config = self.children.folder.join("plimsoll.toml");
+        let urls: Vec<&str> = self.children.engines.iter().map(|engine| engine.listening.as_str()).collect();
         std::fs::write(&config, settings(args, plan, &urls))
             .map_err(|error| Failure::failed(format!("{}: cannot be written: {error}", config.display())))?;
         let serve = ["serve", "--config", &config.display().to_string()].map(str::to_owned);
-        let gateway = Process::start("gateway", &serve, &[], &self.folder).await?;
+        let gateway = Process::start("gateway", &serve, &self.children.gateway_env(), &self.children.folder).await?;
         let (data, admin) = addresses(&gateway.listening).ok_or_else(|| {
             Failure::failed(format!("the gateway's first line was not understood: {}", gateway.listening))
         })?;
         self.gateway_url = data;
-        self.gateway = Some(gateway);
-        self.admin = Some(Client::new(&admin)?);
+        self.children.gateway = Some(gateway);
+        self.admin_url = admin;
         self.until_ready().await
     }
 
     async fn until_ready(&self) -> Result<(), Failure> {
-        let begun = Instant::now();
+        let (begun, operator) = (Instant::now(), self.operator()?);
         while begun.elapsed() < READY_LIMIT {
-            let engines = self.admin("/admin/engines").await.unwrap_or_default();
+            let engines = operator.get("/admin/engines").await.unwrap_or_default();
             let engines = engines["engines"].as_array().cloned().unwrap_or_default();
-            if engines.len() == self.engines.len() && engines.iter().all(|e| e["state"]["health"] == "healthy") {
+            if engines.len() == self.children.engines.len() && engines.iter().all(|e| e["state"]["health"] == "healthy")
+            {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -102,53 +97,44 @@ impl Fleet {
         &self.gateway_url
     }
 
-    pub(super) fn admin_url(&self) -> Result<Client, Failure> {
-        let listening = self.gateway.as_ref().map_or("", |gateway| gateway.listening.as_str());
-        let (_, admin) = addresses(listening).ok_or_else(|| Failure::failed("the gateway has not been started"))?;
-        Client::new(&admin)
+    /// Who may ask the gateway's admin API.
+    pub(super) fn operator(&self) -> Result<Operator, Failure> {
+        Ok(Operator { client: Client::new(&self.admin_url)?, token: self.children.admin_token.clone() })
     }
 
-    async fn admin(&self, path: &str) -> Option<Value> {
-        ask(self.admin.as_ref()?, path).await
-    }
-
-    /// From the engines' own counters. Zeros where they do not answer.
-    pub(super) async fn lateness(&self) -> Lateness {
+    /// From the engines' own counters. `None` where one does not say.
+    pub(super) async fn lateness(&self) -> Option<Lateness> {
         let mut late = Lateness::default();
-        for engine in &self.engines {
-            let Ok(client) = Client::new(engine.listening.trim_end_matches('/')) else { continue };
-            let Ok((200, body)) = client.get("/metrics", None).await else { continue };
+        for engine in &self.children.engines {
+            let client = Client::new(engine.listening.trim_end_matches('/')).ok()?;
+            let Ok((200, body)) = client.get("/metrics", None).await else { return None };
             let text = String::from_utf8_lossy(&body);
-            let read = |name: &str| {
-                let line = text.lines().find(|line| line.starts_with(name));
-                line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).unwrap_or(0.0)
-            };
-            late.steps += read("plimsoll_engine_timing_late_ratio") / self.engines.len() as f64;
-            late.lost_s += read("plimsoll_engine_timing_lost_seconds_total");
+            let read =
+                |name: &str| text.lines().find(|line| line.starts_with(name))?.rsplit(' ').next()?.parse::<f64>().ok();
+            late.steps += read("plimsoll_engine_timing_late_ratio")? / self.children.engines.len() as f64;
+            late.lost_s += read("plimsoll_engine_timing_lost_seconds_total")?;
         }
-        late
+        Some(late)
     }
 
     /// Ends and reaps all. Keeps the logs where there was `trouble`.
-    pub(super) async fn stop(mut self, trouble: bool) {
-        if let Some(gateway) = self.gateway.take() {
-            gateway.stop().await;
-        }
-        let stopping: JoinSet<()> = self.engines.drain(..).map(Process::stop).collect();
-        stopping.join_all().await;
-        if trouble {
-            crate::output::note(&format!("plimsoll bench: the processes' logs are in {}", self.folder.display()));
-        } else {
-            let _ = std::fs::remove_dir_all(&self.folder);
-        }
+    pub(super) async fn stop(self, trouble: bool) {
+        self.children.stop(trouble).await;
     }
 }
 
-/// A GET on the operators' address, as JSON.
-pub(super) async fn ask(admin: &Client, path: &str) -> Option<Value> {
-    match admin.get(path, Some(ADMIN_TOKEN)).await {
-        Ok((200, body)) => serde_json::from_slice(&body).ok(),
-        _ => None,
+pub(super) struct Operator {
+    client: Client,
+    token: String,
+}
+
+impl Operator {
+    /// A GET, as JSON. `None` where there is no good answer.
+    pub(super) async fn get(&self, path: &str) -> Option<Value> {
+        match self.client.get(path, Some(&self.token)).await {
+            Ok((200, body)) => serde_json::from_slice(&body).ok(),
+            _ => None,
+        }
     }
 }
 
@@ -178,7 +164,7 @@ fn settings(args: &OverloadArgs, plan: &Plan, engines: &[&str]) -> String {
     let ms = |ms: f64| ((ms / args.time_scale).round() as u64).max(1);
     let rules = class_rules();
     let mut text = format!(
-        "[gateway]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"{ADMIN_TOKEN}\"\n\
+        "[gateway]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n\
          # Idle connections of the client stay.\n\
          [limits]\nheader_timeout_ms = 600000\n\
          [policy]\nassumed_prefill_tokens_per_s = {:.1}\nassumed_output_tokens = 8\n\

@@ -32,7 +32,13 @@ struct Whole {
 }
 
 impl Report {
-    pub(super) fn new(args: &OverloadArgs, plan: &Plan, shape: &Shape, done: &[Done], late: Lateness) -> Report {
+    pub(super) fn new(
+        args: &OverloadArgs,
+        plan: &Plan,
+        shape: &Shape,
+        done: &[Done],
+        late: Option<Lateness>,
+    ) -> Report {
         let classes =
             Class::ALL.map(|class| (class, Figures::of(plan, done, |ask| ask.class == class))).into_iter().collect();
         let name = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
@@ -48,8 +54,8 @@ impl Report {
             "capacity_tokens_per_s": plan.capacity_tokens_per_s,
             "crowd_load": plan.crowd_load(),
             "client_patience_s": PATIENCE_S,
-            "engine_late_steps_ratio": late.steps,
-            "engine_lost_s": late.lost_s,
+            "engine_late_steps_ratio": late.map(|late| late.steps),
+            "engine_lost_s": late.map(|late| late.lost_s),
         });
         Report {
             head,
@@ -107,16 +113,18 @@ impl Report {
             );
         }
         let whole = &self.whole;
+        let late = self.head["engine_late_steps_ratio"].as_f64().zip(self.head["engine_lost_s"].as_f64());
+        let late = late.map_or("whether the engines kept up is not known".to_owned(), |(steps, lost_s)| {
+            format!("engines late in {:.1} % of steps, {lost_s:.1} s given up", steps * 100.0)
+        });
         let _ = writeln!(
             out,
             "\nwhile there was too much: {:.0} % of capacity served, {:.0} % in time; {:.1} GPU seconds spent on answers that \
-             came too late\nadmitted {:.0} tokens/s over the run; engines late in {:.1} % of steps, {:.1} s given up",
+             came too late\nadmitted {:.0} tokens/s over the run; {late}",
             whole.crowd_served_of_capacity * 100.0,
             whole.crowd_goodput_of_capacity * 100.0,
             whole.wasted_gpu_s,
             whole.admitted_tokens_per_s,
-            self.head["engine_late_steps_ratio"].as_f64().unwrap_or(0.0) * 100.0,
-            self.head["engine_lost_s"].as_f64().unwrap_or(0.0),
         );
         if !self.all.codes.is_empty() {
             let codes: Vec<String> = self.all.codes.iter().map(|(code, n)| format!("{code} {n}")).collect();
