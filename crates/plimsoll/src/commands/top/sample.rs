@@ -1,5 +1,6 @@
 //! One look at a gateway: its metrics and its engines at one moment.
 
+use plimsoll_pools::prometheus::samples;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -39,10 +40,10 @@ pub(super) struct Sample {
 impl Sample {
     pub(super) fn read(metrics: &str, engines: &Value, at: Instant) -> Sample {
         let mut all: BTreeMap<String, Vec<Series>> = BTreeMap::new();
-        for line in metrics.lines().filter(|line| !line.starts_with('#')) {
-            if let Some((name, series)) = series(line) {
-                all.entry(name.to_owned()).or_default().push(series);
-            }
+        for sample in samples(metrics) {
+            let label = |name: &str| Some((name.to_owned(), sample.label(name)?.into_owned()));
+            let labels = sample.labels().filter_map(|(name, _)| label(name)).collect();
+            all.entry(sample.name.to_owned()).or_default().push(Series { labels, value: sample.value });
         }
         let engines = engines["engines"].as_array().into_iter().flatten().map(engine).collect();
         Sample { metrics: all, engines, at }
@@ -74,40 +75,6 @@ fn engine(engine: &Value) -> EngineRow {
         kv_tokens: sum("reserved_kv_tokens"),
         kv_capacity: capacity.filter(|ranks| !ranks.is_empty()).map(|ranks| ranks.iter().sum()),
     }
-}
-
-/// `name{label="value",...} number`
-fn series(line: &str) -> Option<(&str, Series)> {
-    let (series, value) = line.rsplit_once(' ')?;
-    let value = value.parse().ok()?;
-    let Some((name, rest)) = series.split_once('{') else {
-        return Some((series, Series { labels: BTreeMap::new(), value }));
-    };
-    let mut labels = BTreeMap::new();
-    let mut rest = rest.strip_suffix('}')?;
-    while let Some((label, quoted)) = rest.split_once("=\"") {
-        let (text, after) = unquote(quoted)?;
-        labels.insert(label.trim_start_matches(',').to_owned(), text);
-        rest = after;
-    }
-    Some((name, Series { labels, value }))
-}
-
-/// A label's value up to its closing quote, and what follows.
-fn unquote(text: &str) -> Option<(String, &str)> {
-    let mut value = String::new();
-    let mut chars = text.char_indices();
-    while let Some((at, c)) = chars.next() {
-        match c {
-            '"' => return Some((value, &text[at + 1..])),
-            '\\' => match chars.next()?.1 {
-                'n' => value.push('\n'),
-                other => value.push(other),
-            },
-            c => value.push(c),
-        }
-    }
-    None
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::commands::demo::children::Children;
 use crate::commands::demo::client::Client;
 use crate::commands::demo::fleet::addresses;
 use crate::commands::demo::process::Process;
+use plimsoll_pools::prometheus::samples;
 use plimsoll_timing::StepShape;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -109,8 +110,7 @@ impl Fleet {
             let client = Client::new(engine.listening.trim_end_matches('/')).ok()?;
             let Ok((200, body)) = client.get("/metrics", None).await else { return None };
             let text = String::from_utf8_lossy(&body);
-            let read =
-                |name: &str| text.lines().find(|line| line.starts_with(name))?.rsplit(' ').next()?.parse::<f64>().ok();
+            let read = |name: &str| samples(&text).find(|sample| sample.name == name).map(|sample| sample.value);
             late.steps += read("plimsoll_engine_timing_late_ratio")? / self.children.engines.len() as f64;
             late.lost_s += read("plimsoll_engine_timing_lost_seconds_total")?;
         }
