@@ -4,6 +4,7 @@ use crate::api_error::ApiError;
 use crate::begin::{Begun, begin};
 use crate::body::GatewayBody;
 use crate::cache_plan::CachePlan;
+use crate::kv_view::Basis;
 use crate::flow::{Flow, Progress, Route};
 use crate::headers::{self, CLASS, ENGINE, MODEL, REQUEST_ID, TRACEPARENT, WAIT_MS};
 use crate::idempotency::{self, Claim, Guard};
@@ -129,7 +130,10 @@ async fn generation(
         Some(ids) => ids.ids.len() as u64,
         None => shared.token_estimate.tokens(facts.prompt),
     };
-    let cache = ids.as_ref().and_then(|ids| CachePlan::from_ids(shared, ids, model.as_deref(), &tenant));
+    let cache = match &ids {
+        Some(ids) => CachePlan::from_ids(shared, ids, model.as_deref(), &tenant),
+        None => CachePlan::from_text(shared, &facts, &body, prompt_tokens, model.as_deref(), &tenant),
+    };
     let turn = cache.as_ref().map(|plan| *plan.turn());
     let best_tokens = cache.as_ref().map(CachePlan::best_tokens);
     let hit_rounds = turn.map_or(0, |turn| turn.hit_rounds);
@@ -159,6 +163,7 @@ async fn generation(
         class_rule: verdict.rule,
         prompt_tokens,
         prompt_tokens_exact: ids.is_some() || matches!(facts.prompt, PromptSize::Tokens(_)),
+        compared_by: cache.as_ref().map(|plan| plan.basis().as_str()),
         turn: turn.map(|turn| turn.number),
         hit_rounds: turn.map(|turn| turn.hit_rounds),
         reserved_kv_tokens: charge.reserved_kv_tokens,
@@ -280,7 +285,7 @@ async fn prompt_ids_of(
         return (None, None);
     }
     match facts.prompt {
-        PromptSize::Tokens(_) if shared.kv_views.is_empty() => (None, None),
+        PromptSize::Tokens(_) if shared.kv_views.is_empty(Basis::Ids) => (None, None),
         PromptSize::Tokens(_) => (prompt_ids(api, body), None),
         PromptSize::TextBytes(_) => {
             let texts = shared.texts.load_full();

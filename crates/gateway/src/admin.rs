@@ -206,9 +206,10 @@ async fn cache(State(context): State<Context>) -> Response {
         .kv_views
         .publishers(shared.now())
         .into_iter()
-        .map(|(model, target, state)| {
+        .map(|(basis, model, target, state)| {
             json!({
                 "model": model,
+                "basis": basis.as_str(),
                 "engine": target.instance.0,
                 "dp_rank": target.rank.0,
                 "trust": if state.approximate { "approximate" } else { state.trust.as_str() },

@@ -1,6 +1,7 @@
 //! One request and the caches: who is believed to hold its prompt, which turn of its session it is, and what came of both.
 
 use crate::funnel::{Place, Told};
+use crate::kv_view::Basis;
 use crate::state::Shared;
 use plimsoll_cache::funnel::{Answer, CellKey, Reported};
 use plimsoll_cache::session::{PromptEnd, Turn, TurnEnd, realm};
@@ -8,19 +9,26 @@ use plimsoll_cache::view::{Hit, Prompt};
 use plimsoll_core::{Class, Outcome, RequestId, Target};
 use plimsoll_load::HeldTokens;
 use plimsoll_pools::chunk::Usage;
-use plimsoll_protocol::request::PromptIds;
+use plimsoll_protocol::request::{PromptIds, RequestFacts};
+use std::ops::Range;
 use std::sync::Arc;
 
-/// What is known of a prompt whose token ids are known.
+/// A shorter text is not compared: some 250 tokens.
+const SHORT_TEXT_BYTES: usize = 1_024;
+
+/// What is known of a prompt whose token ids are known, or its text at least.
 #[derive(Debug)]
 pub struct CachePlan {
+    basis: Basis,
     model: String,
     prompt: Arc<Prompt>,
+    /// What it is taken to have; for a text it is an estimate, and not the number of its grams.
+    prompt_tokens: u64,
     turn: Turn,
     end: Option<PromptEnd>,
     /// What each target holds, in ascending order of targets.
     hits: Vec<(Target, HeldTokens)>,
-    /// Where it went, and what was believed of that target.
+    /// Where it went, and what was believed of that target, in the view's units.
     placed: Option<(Target, Hit)>,
 }
 
@@ -34,24 +42,63 @@ pub(crate) struct Whose {
 }
 
 impl CachePlan {
-    /// `None` where no engine of the model tells what it holds.
+    /// `None` where nothing can be said of what any engine of the model holds.
     pub(crate) fn from_ids(shared: &Shared, ids: &PromptIds, model: Option<&str>, tenant: &str) -> Option<CachePlan> {
-        let (model, prompt) = shared.kv_views.prompt(model, ids)?;
+        CachePlan::new(shared, Basis::Ids, ids, ids.ids.len() as u64, model, tenant)
+    }
+
+    /// By the text as it stands in the body, for a prompt that is taken to have so many tokens. `None` also for a short one, which is
+    /// computed before it is worth a detour.
+    pub(crate) fn from_text(
+        shared: &Shared,
+        facts: &RequestFacts,
+        body: &[u8],
+        prompt_tokens: u64,
+        model: Option<&str>,
+        tenant: &str,
+    ) -> Option<CachePlan> {
+        let text = facts.text.as_ref()?;
+        let bytes: usize = text.spans.iter().flatten().map(Range::len).sum();
+        if bytes < SHORT_TEXT_BYTES || shared.kv_views.is_empty(Basis::Text) {
+            return None;
+        }
+        CachePlan::new(shared, Basis::Text, &text.grams(body), prompt_tokens, model, tenant)
+    }
+
+    fn new(
+        shared: &Shared,
+        basis: Basis,
+        ids: &PromptIds,
+        prompt_tokens: u64,
+        model: Option<&str>,
+        tenant: &str,
+    ) -> Option<CachePlan> {
+        let (model, prompt) = shared.kv_views.prompt(basis, model, ids)?;
         let realm = realm(&model, tenant);
         let (turn, end) = prompt.chains().next().map_or((Turn::FIRST, None), |(family, names)| {
             let turn = shared.sessions.lock().find(shared.now(), realm, names, family.block_tokens, &ids.ids);
             (turn, PromptEnd::of(realm, names, family.block_tokens, &ids.ids, ids.opening_tokens))
         });
-        let mut plan = CachePlan { model, prompt: Arc::new(prompt), turn, end, hits: Vec::new(), placed: None };
+        let (prompt, hits) = (Arc::new(prompt), Vec::new());
+        let mut plan = CachePlan { basis, model, prompt, prompt_tokens, turn, end, hits, placed: None };
         plan.look(shared);
         Some(plan)
     }
 
     /// Asks again who has how much.
     pub(crate) fn look(&mut self, shared: &Shared) {
-        let hits = shared.kv_views.hits(shared.now(), &self.model, &self.prompt);
-        let held = |hit: Hit| HeldTokens { device_tokens: hit.device_tokens, host_tokens: hit.host_tokens };
+        let hits = shared.kv_views.hits(shared.now(), self.basis, &self.model, &self.prompt);
+        let (tokens, units) = (self.prompt_tokens, self.prompt.tokens());
+        let held = |hit: Hit| HeldTokens {
+            device_tokens: scaled(hit.device_tokens, tokens, units),
+            host_tokens: scaled(hit.host_tokens, tokens, units),
+        };
         self.hits = hits.into_iter().map(|(target, hit)| (target, held(hit))).collect();
+    }
+
+    #[must_use]
+    pub fn basis(&self) -> Basis {
+        self.basis
     }
 
     #[must_use]
@@ -75,10 +122,13 @@ impl CachePlan {
     pub(crate) fn placed(&mut self, shared: &Shared, target: Target, whose: Whose) {
         let now = shared.now();
         if let Some((failed, _)) = self.placed {
-            shared.kv_views.withdrawn(&self.model, failed, &self.prompt);
+            shared.kv_views.withdrawn(self.basis, &self.model, failed, &self.prompt);
         }
-        let (hit, told) = shared.kv_views.routed(now, &self.model, target, &self.prompt);
+        let (hit, told) = shared.kv_views.routed(now, self.basis, &self.model, target, &self.prompt);
         self.placed = Some((target, hit));
+        if self.basis == Basis::Text {
+            return;
+        }
         let believed = told.then_some(hit);
         let answer = self.turn.previous.and_then(|previous| {
             // Where thoughts were taken out the answer stands elsewhere, and is other tokens.
@@ -102,20 +152,34 @@ impl CachePlan {
 
     /// The request is over, and this is what the engine said of it.
     pub(crate) fn ended(&self, shared: &Shared, request: RequestId, outcome: Outcome, usage: Option<Usage>) {
+        if self.basis == Basis::Text {
+            shared.funnel.tell(|| Told::Unnamed { model: self.model.clone() });
+        }
         let Some((target, believed)) = self.placed else { return };
         let now = shared.now();
         if outcome != Outcome::Completed {
-            shared.kv_views.withdrawn(&self.model, target, &self.prompt);
-            shared.funnel.tell(|| Told::Failed { model: self.model.clone(), request });
+            shared.kv_views.withdrawn(self.basis, &self.model, target, &self.prompt);
+            if self.basis == Basis::Ids {
+                shared.funnel.tell(|| Told::Failed { model: self.model.clone(), request });
+            }
             return;
         }
         let cached_tokens = usage.and_then(|usage| usage.cached_tokens);
-        if let Some(cached) = cached_tokens {
-            shared.kv_views.reported(now, &self.model, target, &self.prompt, believed, cached);
+        let prompt_tokens = match (self.basis, usage) {
+            (Basis::Text, Some(usage)) if usage.prompt_tokens > 0 => usage.prompt_tokens,
+            _ => self.prompt_tokens,
+        };
+        let cached = cached_tokens.map(|cached| scaled(cached, self.prompt.tokens(), prompt_tokens));
+        if let Some(cached) = cached {
+            shared.kv_views.reported(now, self.basis, &self.model, target, &self.prompt, believed, cached);
         }
         if let Some(end) = self.end {
             let output_tokens = usage.map(|usage| usage.completion_tokens);
-            shared.sessions.lock().ended(now, end, &self.turn, TurnEnd { cached_tokens, output_tokens, target });
+            let end_of_turn = TurnEnd { cached_tokens: cached, output_tokens, target };
+            shared.sessions.lock().ended(now, end, &self.turn, end_of_turn);
+        }
+        if self.basis == Basis::Text {
+            return;
         }
         shared.funnel.tell(|| {
             let reported =
@@ -123,4 +187,13 @@ impl CachePlan {
             Told::Ended { model: self.model.clone(), at: now, request, reported }
         });
     }
+}
+
+/// The same share of `whole` as `part` is of `of`, at most all of it.
+fn scaled(part: u64, whole: u64, of: u64) -> u64 {
+    if whole == of {
+        return part;
+    }
+    let share = u128::from(part) * u128::from(whole) / u128::from(of.max(1));
+    u64::try_from(share).unwrap_or(u64::MAX).min(whole)
 }

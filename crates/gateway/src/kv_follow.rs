@@ -4,28 +4,36 @@
 //! leaves, its tasks end and what was believed of it is forgotten.
 
 use crate::fleet::EngineHandle;
-use crate::kv_view::{Entry, Said};
+use crate::kv_view::{Basis, Entry, Said};
 use crate::state::Shared;
 use plimsoll_core::{EngineKind, Rank, Target};
 use plimsoll_pools::capability::Capability;
 use plimsoll_pools::kv_events::{Heard, Source, Subscription};
+use plimsoll_protocol::request::GRAM_BYTES;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
 /// What there is to know of an engine's caches.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Known {
-    Told(Sources),
-    /// It tells nothing, but how much it can hold.
-    Assumed {
-        model: String,
-        kind: EngineKind,
-        page_tokens: Option<u32>,
-        ranks: u16,
-        rank_tokens: u64,
-    },
+struct Known {
+    /// What it tells of them.
+    told: Option<Sources>,
+    /// How much it can hold.
+    room: Option<Room>,
 }
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Room {
+    model: String,
+    kind: EngineKind,
+    page_tokens: Option<u32>,
+    ranks: u16,
+    rank_tokens: u64,
+}
+
+/// A change of a token's bytes by less than this share changes nothing.
+const RESIZED_SHARE: f64 = 0.05;
 
 /// What is listened to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,56 +51,88 @@ pub(crate) struct Following {
     tasks: JoinSet<()>,
     /// Ranks whose caches are assumed.
     assumed: Vec<Place>,
+    /// Bytes of a token when their rooms for text were measured.
+    bytes_per_token: f64,
 }
 
 impl Following {
     /// The engine may be another process by now, with empty caches. Those that tell of them are heard to be gone.
     pub(crate) fn restarted(&self) {
         for place in &self.assumed {
-            place.shared.kv_views.lost(&place.model, place.target);
+            place.shared.kv_views.lost(place.basis, &place.model, place.target);
         }
     }
 
     /// Listens to what the engine offers now; goes on where nothing has changed.
     pub(crate) fn follow(&mut self, shared: &Arc<Shared>, engine: &Arc<EngineHandle>, found: &Capability) {
-        let wanted = sources(found).map(Known::Told).or_else(|| assumed(engine, found));
-        if wanted == self.known {
+        let wanted = Known { told: sources(found), room: room(engine, found) };
+        if self.known.as_ref() == Some(&wanted) {
+            self.measure_texts(shared);
             return;
         }
         self.tasks.abort_all();
         self.tasks = JoinSet::new();
         self.assumed.clear();
-        self.known.clone_from(&wanted);
-        let wanted = match wanted {
-            None => return,
-            Some(Known::Told(sources)) => sources,
-            Some(Known::Assumed { model, kind, page_tokens, ranks, rank_tokens }) => {
-                for rank in 0..ranks {
-                    let target = Target { instance: engine.id, rank: Rank(rank) };
-                    let entry = shared.kv_views.add_approximate(&model, target, kind, page_tokens, rank_tokens);
-                    self.assumed.push(Place { shared: shared.clone(), model: model.clone(), target, entry });
-                }
-                tracing::info!(engine = %engine.id, "no KV events: its caches are taken from what is sent there");
-                return;
-            }
-        };
-        for (rank, source) in wanted.ranks.into_iter().enumerate() {
+        self.known = Some(wanted.clone());
+        self.bytes_per_token = shared.token_estimate.bytes_per_token();
+        if let Some(room) = wanted.room {
+            self.assume(shared, engine, &room, wanted.told.is_none());
+        }
+        let Some(told) = wanted.told else { return };
+        for (rank, source) in told.ranks.into_iter().enumerate() {
             let target = Target { instance: engine.id, rank: Rank(rank as u16) };
             tracing::info!(engine = %engine.id, rank, endpoint = source.live, "listening to KV events");
-            let entry = shared.kv_views.add(&wanted.model, target, wanted.kind, wanted.block_tokens);
-            let place = Place { shared: shared.clone(), model: wanted.model.clone(), target, entry };
+            let entry = shared.kv_views.add(&told.model, target, told.kind, told.block_tokens);
+            let place = Place { shared: shared.clone(), basis: Basis::Ids, model: told.model.clone(), target, entry };
             self.tasks.spawn(listen(place, source));
+        }
+    }
+
+    /// Texts are always compared by what is sent; ids only where the engine tells nothing.
+    fn assume(&mut self, shared: &Arc<Shared>, engine: &EngineHandle, room: &Room, ids_too: bool) {
+        let Room { model, kind, page_tokens, ranks, rank_tokens } = room;
+        let (views, bytes_per_token) = (&shared.kv_views, self.bytes_per_token);
+        for rank in 0..*ranks {
+            let target = Target { instance: engine.id, rank: Rank(rank) };
+            let mut place = |basis, entry| {
+                self.assumed.push(Place { shared: shared.clone(), basis, model: model.clone(), target, entry });
+            };
+            if ids_too {
+                place(Basis::Ids, views.add_approximate(model, target, *kind, *page_tokens, *rank_tokens));
+            }
+            place(Basis::Text, views.add_text(model, target, *kind, grams(*rank_tokens, bytes_per_token)));
+        }
+        if ids_too {
+            tracing::info!(engine = %engine.id, "no KV events: its caches are taken from what is sent there");
+        }
+    }
+
+    /// Answers have taught how many bytes a token has: so much text is in a cache.
+    fn measure_texts(&mut self, shared: &Shared) {
+        let bytes_per_token = shared.token_estimate.bytes_per_token();
+        let Some(room) = self.known.as_ref().and_then(|known| known.room.as_ref()) else { return };
+        if (bytes_per_token / self.bytes_per_token - 1.0).abs() < RESIZED_SHARE {
+            return;
+        }
+        self.bytes_per_token = bytes_per_token;
+        for place in self.assumed.iter().filter(|place| place.basis == Basis::Text) {
+            let grams = grams(room.rank_tokens, bytes_per_token);
+            shared.kv_views.resize_text(&place.model, place.target, place.entry, grams);
         }
     }
 }
 
+fn grams(tokens: u64, bytes_per_token: f64) -> u64 {
+    (tokens as f64 * bytes_per_token / GRAM_BYTES as f64) as u64
+}
+
 /// `None` where nobody says how much it can hold.
-fn assumed(engine: &EngineHandle, found: &Capability) -> Option<Known> {
+fn room(engine: &EngineHandle, found: &Capability) -> Option<Room> {
     let model = found.models.iter().find(|model| model.parent.is_none())?.id.clone();
     let ranks = found.dp_ranks.max(1);
     let set = engine.settings().capacity_kv_tokens.map(|tokens| tokens / u64::from(ranks));
     let rank_tokens = set.or(found.kv_capacity_tokens).filter(|tokens| *tokens > 0)?;
-    Some(Known::Assumed { model, kind: found.kind, page_tokens: found.page_size_tokens, ranks, rank_tokens })
+    Some(Room { model, kind: found.kind, page_tokens: found.page_size_tokens, ranks, rank_tokens })
 }
 
 fn sources(found: &Capability) -> Option<Sources> {
@@ -111,6 +151,7 @@ fn sources(found: &Capability) -> Option<Sources> {
 /// A target's place in the views; leaving it takes everything believed with it.
 struct Place {
     shared: Arc<Shared>,
+    basis: Basis,
     model: String,
     target: Target,
     entry: Entry,
@@ -118,7 +159,7 @@ struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.shared.kv_views.remove(&self.model, self.target, self.entry);
+        self.shared.kv_views.remove(self.basis, &self.model, self.target, self.entry);
     }
 }
 

@@ -1,11 +1,12 @@
-//! What the engines hold, per model, as far as they say so: the gateway's side of [`plimsoll_cache::view`].
+//! What the engines hold, per model, as far as they say so or it can be told from what is sent there: the gateway's side of
+//! [`plimsoll_cache::view`].
 //!
 //! One lock per process, held for microseconds: a prompt's names are computed outside it.
 
 use parking_lot::Mutex;
 use plimsoll_cache::chain::Namespace;
 use plimsoll_cache::view::{FleetView, Hit, Prompt, PublisherView, ViewConfig, Want};
-use plimsoll_core::{EngineKind, InstanceId, KvBatch, Nanos, Target};
+use plimsoll_core::{EngineKind, KvBatch, KvEvent, Nanos, Target};
 use plimsoll_protocol::request::PromptIds;
 use std::collections::BTreeMap;
 
@@ -15,11 +16,35 @@ pub struct KvViews {
     views: Mutex<Views>,
 }
 
+/// What prompts are compared by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Basis {
+    /// Token ids, as in engines' events.
+    Ids,
+    /// The text as it stands in the body, in grams (`PromptText`): for prompts that cannot be tokenised here. What engines hold of
+    /// those is always assumed, from what was sent there.
+    Text,
+}
+
+impl Basis {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Basis::Ids => "token_ids",
+            Basis::Text => "text",
+        }
+    }
+}
+
+/// Grams of a block of text: 256 bytes, about 64 tokens.
+pub(crate) const TEXT_BLOCK_GRAMS: u32 = 64;
+
 #[derive(Debug, Default)]
 struct Views {
-    by_model: BTreeMap<String, FleetView>,
+    by_ids: BTreeMap<String, FleetView>,
+    by_text: BTreeMap<String, FleetView>,
     /// Whose word counts for a target.
-    entitled: BTreeMap<(String, Target), Entry>,
+    entitled: BTreeMap<(Basis, String, Target), Entry>,
     entries: u64,
 }
 
@@ -29,9 +54,28 @@ struct Views {
 pub(crate) struct Entry(u64);
 
 impl Views {
-    fn view(&mut self, model: &str, target: Target, entry: Entry) -> Option<&mut FleetView> {
-        let entitled = self.entitled.get(&(model.to_owned(), target)) == Some(&entry);
-        self.by_model.get_mut(model).filter(|_| entitled)
+    fn of(&self, basis: Basis) -> &BTreeMap<String, FleetView> {
+        match basis {
+            Basis::Ids => &self.by_ids,
+            Basis::Text => &self.by_text,
+        }
+    }
+
+    fn of_mut(&mut self, basis: Basis) -> &mut BTreeMap<String, FleetView> {
+        match basis {
+            Basis::Ids => &mut self.by_ids,
+            Basis::Text => &mut self.by_text,
+        }
+    }
+
+    fn view(&mut self, basis: Basis, model: &str, target: Target, entry: Entry) -> Option<&mut FleetView> {
+        let entitled = self.entitled.get(&(basis, model.to_owned(), target)) == Some(&entry);
+        self.of_mut(basis).get_mut(model).filter(|_| entitled)
+    }
+
+    fn all(&self) -> impl Iterator<Item = (Basis, &String, &FleetView)> + Clone {
+        let ids = self.by_ids.iter().map(|(model, view)| (Basis::Ids, model, view));
+        ids.chain(self.by_text.iter().map(|(model, view)| (Basis::Text, model, view)))
     }
 }
 
@@ -54,7 +98,7 @@ pub(crate) enum Said {
 impl KvViews {
     /// A target of which nothing is known yet; what was believed of it before is forgotten.
     pub(crate) fn add(&self, model: &str, target: Target, kind: EngineKind, block_tokens: Option<u32>) -> Entry {
-        self.enter(model, target, |view| {
+        self.enter(Basis::Ids, model, target, |view| {
             view.remove(target);
             view.add(target, kind, block_tokens);
         })
@@ -69,40 +113,63 @@ impl KvViews {
         page_tokens: Option<u32>,
         capacity_tokens: u64,
     ) -> Entry {
-        self.enter(model, target, |view| view.add_approximate(target, kind, page_tokens, capacity_tokens))
+        let add = |view: &mut FleetView| view.add_approximate(target, kind, page_tokens, capacity_tokens);
+        self.enter(Basis::Ids, model, target, add)
     }
 
-    fn enter(&self, model: &str, target: Target, change: impl FnOnce(&mut FleetView)) -> Entry {
+    /// What any engine holds of texts, as far as that can be told from what is sent there.
+    pub(crate) fn add_text(&self, model: &str, target: Target, kind: EngineKind, capacity_grams: u64) -> Entry {
+        let add = |view: &mut FleetView| view.add_approximate(target, kind, Some(TEXT_BLOCK_GRAMS), capacity_grams);
+        self.enter(Basis::Text, model, target, add)
+    }
+
+    /// A token has more or fewer bytes than was thought, and a cache room for more or less text.
+    pub(crate) fn resize_text(&self, model: &str, target: Target, entry: Entry, capacity_grams: u64) {
+        if let Some(view) = self.views.lock().view(Basis::Text, model, target, entry) {
+            view.resize(target, capacity_grams);
+        }
+    }
+
+    fn enter(&self, basis: Basis, model: &str, target: Target, change: impl FnOnce(&mut FleetView)) -> Entry {
         let mut views = self.views.lock();
         views.entries += 1;
         let entry = Entry(views.entries);
-        views.entitled.insert((model.to_owned(), target), entry);
-        change(views.by_model.entry(model.to_owned()).or_insert_with(|| FleetView::new(ViewConfig::default())));
+        views.entitled.insert((basis, model.to_owned(), target), entry);
+        let views = views.of_mut(basis);
+        change(views.entry(model.to_owned()).or_insert_with(|| FleetView::new(ViewConfig::default())));
         entry
     }
 
     /// The engine may have lost its cache.
-    pub(crate) fn lost(&self, model: &str, target: Target) {
-        if let Some(view) = self.views.lock().by_model.get_mut(model) {
+    pub(crate) fn lost(&self, basis: Basis, model: &str, target: Target) {
+        if let Some(view) = self.views.lock().of_mut(basis).get_mut(model) {
             view.lost(target);
         }
     }
 
-    pub(crate) fn remove(&self, model: &str, target: Target, entry: Entry) {
+    pub(crate) fn remove(&self, basis: Basis, model: &str, target: Target, entry: Entry) {
         let mut views = self.views.lock();
-        if let Some(view) = views.view(model, target, entry) {
+        if let Some(view) = views.view(basis, model, target, entry) {
             view.remove(target);
             if view.publishers(Nanos::ZERO).next().is_none() {
-                views.by_model.remove(model);
+                views.of_mut(basis).remove(model);
             }
-            views.entitled.remove(&(model.to_owned(), target));
+            views.entitled.remove(&(basis, model.to_owned(), target));
         }
     }
 
     /// Returns the number to ask a replay from, if there is one to ask for.
     pub(crate) fn said(&self, now: Nanos, model: &str, target: Target, entry: Entry, said: Said) -> Option<u64> {
         let mut views = self.views.lock();
-        let view = views.view(model, target, entry)?;
+        let emptied = match &said {
+            Said::Live { batch, .. } => batch.events.contains(&KvEvent::Cleared),
+            Said::Replayed { .. } | Said::ReplayEnded => false,
+            Said::Gone => true,
+        };
+        if emptied && let Some(texts) = views.by_text.get_mut(model) {
+            texts.lost(target);
+        }
+        let view = views.view(Basis::Ids, model, target, entry)?;
         let wants = match said {
             Said::Live { seq, batch } => view.live(now, target, seq, batch),
             Said::Replayed { seq, batch } => view.replayed(now, target, seq, batch),
@@ -117,18 +184,19 @@ impl KvViews {
 
     /// Time passes in all views. Replays that are due are asked for by the streams' next message.
     pub(crate) fn tick(&self, now: Nanos) {
-        for view in self.views.lock().by_model.values_mut() {
+        for view in self.views.lock().by_ids.values_mut() {
             let _ = view.tick(now);
         }
     }
 
-    /// A prompt's block names in the families of a model's engines; `None` where no engine tells what it holds.
+    /// A prompt's block names in the families of a model's engines; `None` where nothing can be said of what any engine holds.
     #[must_use]
-    pub fn prompt(&self, model: Option<&str>, ids: &PromptIds) -> Option<(String, Prompt)> {
+    pub fn prompt(&self, basis: Basis, model: Option<&str>, ids: &PromptIds) -> Option<(String, Prompt)> {
         let views = self.views.lock();
+        let by_model = views.of(basis);
         let (model, view) = match model {
-            Some(model) => views.by_model.get_key_value(model)?,
-            None if views.by_model.len() == 1 => views.by_model.first_key_value()?,
+            Some(model) => by_model.get_key_value(model)?,
+            None if by_model.len() == 1 => by_model.first_key_value()?,
             None => return None,
         };
         let families = view.families();
@@ -143,29 +211,36 @@ impl KvViews {
         (!families.is_empty()).then_some((model, prompt))
     }
 
-    /// No engine tells what it holds.
+    /// Nothing can be said of what any engine holds.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.views.lock().by_model.is_empty()
+    pub fn is_empty(&self, basis: Basis) -> bool {
+        self.views.lock().of(basis).is_empty()
     }
 
     /// How much of it each target has, by target.
     #[must_use]
-    pub fn hits(&self, now: Nanos, model: &str, prompt: &Prompt) -> BTreeMap<Target, Hit> {
-        self.views.lock().by_model.get(model).map(|view| view.hits(now, prompt)).unwrap_or_default()
+    pub fn hits(&self, now: Nanos, basis: Basis, model: &str, prompt: &Prompt) -> BTreeMap<Target, Hit> {
+        self.views.lock().of(basis).get(model).map(|view| view.hits(now, prompt)).unwrap_or_default()
     }
 
     /// The request goes there now. What is believed of that target, and whether that is the target's own word.
-    pub(crate) fn routed(&self, now: Nanos, model: &str, target: Target, prompt: &Prompt) -> (Hit, bool) {
+    pub(crate) fn routed(
+        &self,
+        now: Nanos,
+        basis: Basis,
+        model: &str,
+        target: Target,
+        prompt: &Prompt,
+    ) -> (Hit, bool) {
         let mut views = self.views.lock();
-        let Some(view) = views.by_model.get_mut(model) else { return (Hit::default(), false) };
+        let Some(view) = views.of_mut(basis).get_mut(model) else { return (Hit::default(), false) };
         let hit = view.routed(now, target, prompt);
         (hit, view.told(now, target))
     }
 
     /// The request did not run there, or not to its end.
-    pub(crate) fn withdrawn(&self, model: &str, target: Target, prompt: &Prompt) {
-        if let Some(view) = self.views.lock().by_model.get_mut(model) {
+    pub(crate) fn withdrawn(&self, basis: Basis, model: &str, target: Target, prompt: &Prompt) {
+        if let Some(view) = self.views.lock().of_mut(basis).get_mut(model) {
             view.withdrawn(target, prompt);
         }
     }
@@ -173,25 +248,25 @@ impl KvViews {
     pub(crate) fn reported(
         &self,
         now: Nanos,
+        basis: Basis,
         model: &str,
         target: Target,
         prompt: &Prompt,
         believed: Hit,
         cached: u64,
     ) {
-        if let Some(view) = self.views.lock().by_model.get_mut(model) {
+        if let Some(view) = self.views.lock().of_mut(basis).get_mut(model) {
             view.reported(now, target, prompt, believed, cached);
         }
     }
 
     /// Every publisher, for operators.
     #[must_use]
-    pub fn publishers(&self, now: Nanos) -> Vec<(String, Target, PublisherView)> {
+    pub fn publishers(&self, now: Nanos) -> Vec<(Basis, String, Target, PublisherView)> {
         let views = self.views.lock();
-        let all = views
-            .by_model
-            .iter()
-            .flat_map(|(model, view)| view.publishers(now).map(move |(t, state)| (model.clone(), t, state)));
+        let all = views.all().flat_map(|(basis, model, view)| {
+            view.publishers(now).map(move |(target, state)| (basis, model.clone(), target, state))
+        });
         all.collect()
     }
 
@@ -199,19 +274,8 @@ impl KvViews {
     #[must_use]
     pub fn size(&self) -> (usize, usize) {
         let views = self.views.lock();
-        let views = views.by_model.values();
+        let views = views.all().map(|(.., view)| view);
         (views.clone().map(FleetView::blocks).sum(), views.map(FleetView::bytes).sum())
-    }
-
-    /// Belief and reports of one engine, all ranks: tokens believed, tokens reported, mean error as a share of the prompt.
-    #[must_use]
-    pub fn belief(&self, now: Nanos, id: InstanceId) -> Option<(u64, u64, f64)> {
-        let all = self.publishers(now);
-        let own: Vec<_> =
-            all.iter().filter(|(_, target, state)| target.instance == id && state.belief.reports > 0).collect();
-        let sum = |f: fn(&PublisherView) -> u64| own.iter().map(|(.., state)| f(state)).sum::<u64>();
-        let error = own.iter().map(|(.., state)| state.belief.error).fold(0.0, f64::max);
-        (!own.is_empty()).then(|| (sum(|s| s.belief.believed_tokens), sum(|s| s.belief.reported_tokens), error))
     }
 }
 

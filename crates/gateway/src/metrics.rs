@@ -110,11 +110,11 @@ pub struct Metrics {
     pub client_connections: Gauge,
     pub body_bytes: Gauge,
     pub bytes_per_token: F64Gauge,
-    pub cache_belief_error: Family<RankLabel, F64Gauge>,
-    pub cache_belief_deviation: Family<RankLabel, F64Gauge>,
-    pub cache_approximate: Family<RankLabel, Gauge>,
-    pub cache_credited: Family<RankLabel, Gauge>,
-    pub cache_view_blocks: Family<RankLabel, Gauge>,
+    pub cache_belief_error: Family<CacheLabel, F64Gauge>,
+    pub cache_belief_deviation: Family<CacheLabel, F64Gauge>,
+    pub cache_approximate: Family<CacheLabel, Gauge>,
+    pub cache_credited: Family<CacheLabel, Gauge>,
+    pub cache_view_blocks: Family<CacheLabel, Gauge>,
     pub cache_index_bytes: Gauge,
     pub cache_predicted_tokens: Family<ModelLabel, Counter>,
     pub kv_events_undecodable: Counter,
@@ -156,9 +156,11 @@ pub struct Metrics {
 
 /// One DP rank of an engine.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct RankLabel {
+pub struct CacheLabel {
     pub engine: u32,
     pub dp_rank: u16,
+    /// What prompts are compared by: `token_ids` or `text`.
+    pub basis: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]

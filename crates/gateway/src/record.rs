@@ -32,7 +32,10 @@ pub struct DecisionRecord {
     /// Estimated, or exact where the client sent token ids.
     pub prompt_tokens: u64,
     pub prompt_tokens_exact: bool,
-    /// Which turn of its session it is, from 1; `None` where its token ids are not known.
+    /// What its prompt was compared by with what engines hold: `token_ids`, or `text`, which makes turns and hits approximate. `None`
+    /// where nothing can be said of hits.
+    pub compared_by: Option<&'static str>,
+    /// Which turn of its session it is, from 1; `None` where that cannot be known.
     pub turn: Option<u32>,
     /// Turns before it that found most of the turn before them cached.
     pub hit_rounds: Option<u32>,
@@ -224,6 +227,7 @@ mod tests {
             class_rule: "r",
             prompt_tokens: 1,
             prompt_tokens_exact: true,
+            compared_by: None,
             turn: None,
             hit_rounds: None,
             reserved_kv_tokens: 1,

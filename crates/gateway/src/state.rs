@@ -10,7 +10,7 @@ use crate::fleet::Fleet;
 use crate::funnel::Funnels;
 use crate::idempotency::Idempotency;
 use crate::kv_view::KvViews;
-use crate::metrics::{EngineCoefficient, EngineLabel, EngineStage, EngineWord, Metrics, OTHER_MODEL, RankLabel};
+use crate::metrics::{CacheLabel, EngineCoefficient, EngineLabel, EngineStage, EngineWord, Metrics, OTHER_MODEL};
 use crate::model_text::{ModelTexts, segment_cache};
 use crate::pending::PendingWork;
 use crate::record::Decisions;
@@ -271,8 +271,8 @@ impl Shared {
 
     fn render_cache_view(&self) {
         let metrics = &self.metrics;
-        for (_, target, state) in self.kv_views.publishers(self.now()) {
-            let rank = RankLabel { engine: target.instance.0, dp_rank: target.rank.0 };
+        for (basis, _, target, state) in self.kv_views.publishers(self.now()) {
+            let rank = CacheLabel { engine: target.instance.0, dp_rank: target.rank.0, basis: basis.as_str() };
             metrics.cache_belief_error.get_or_create(&rank).set(state.belief.error);
             metrics.cache_belief_deviation.get_or_create(&rank).set(state.belief.deviation);
             metrics.cache_approximate.get_or_create(&rank).set(i64::from(state.approximate));

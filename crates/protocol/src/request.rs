@@ -13,11 +13,13 @@ use thiserror::Error;
 mod count;
 mod prompt_ids;
 mod splice;
+mod text;
 #[cfg(test)]
 mod tests;
 
 pub use prompt_ids::{PromptIds, prompt_ids};
 pub use splice::{PIECES, Set, splice};
+pub use text::{GRAM_BYTES, PromptText};
 
 /// Which API a body belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +51,8 @@ pub struct RequestFacts {
     pub priority_at: Option<std::ops::Range<usize>>,
     /// Top-level `service_tier`, OpenAI's word for a class of service; `None` where it is no string.
     pub service_tier: Option<String>,
+    /// Where the prompt's text lies; `None` where it is no text, several, or to be embedded.
+    pub text: Option<PromptText>,
 }
 
 /// Size of the prompt: exact where token ids were sent, else the bytes of its text as it stands in the JSON.
@@ -105,6 +109,12 @@ struct Scan<'a> {
     priority: Option<&'a RawValue>,
     #[serde(borrow)]
     service_tier: Option<&'a RawValue>,
+    #[serde(borrow)]
+    cache_salt: Option<&'a RawValue>,
+    #[serde(borrow)]
+    lora_path: Option<&'a RawValue>,
+    #[serde(borrow)]
+    extra_key: Option<&'a RawValue>,
 }
 
 fn even_null<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D::Error> {
@@ -186,13 +196,16 @@ pub fn scan(api: Api, body: &Bytes) -> Result<RequestFacts, RequestError> {
     if sequences > MAX_SEQUENCES {
         return Err(wrong("n", &format!("prompts times `n` is {sequences}; at most {MAX_SEQUENCES} are served")));
     }
+    let batch = prompts != 1 || scan.input_is_list(api);
+    let of_text = matches!(prompt, PromptSize::TextBytes(_)) && !batch;
     Ok(RequestFacts {
+        text: scan.prompt_text(api).filter(|_| of_text).and_then(|raw| PromptText::of(text, raw)),
         model,
         stream: stream && api != Api::Embeddings,
         prompt,
         max_output_tokens,
         sequences,
-        batch: prompts != 1 || scan.input_is_list(api),
+        batch,
         rid: scan.rid.map(|raw| span(text, raw.get())),
         priority: optional(scan.priority, "priority", "an integer of 64 bits")?,
         priority_at: scan.priority.map(|raw| span(text, raw.get())),
@@ -200,7 +213,19 @@ pub fn scan(api: Api, body: &Bytes) -> Result<RequestFacts, RequestError> {
     })
 }
 
-impl Scan<'_> {
+impl<'a> Scan<'a> {
+    /// What a prompt's text is made of.
+    fn prompt_text(&self, api: Api) -> Option<text::Raw<'a>> {
+        let spans = match api {
+            Api::Chat => [present(self.tools), self.messages],
+            Api::Completions => [self.prompt, None],
+            Api::Generate => [Some(present(self.text)?), None],
+            Api::Embeddings => return None,
+        };
+        let (cache_salt, lora, extra_key) = (self.cache_salt, self.lora_path, self.extra_key);
+        Some(text::Raw { spans, cache_salt, lora, extra_key })
+    }
+
     /// `/generate` answers a list with a list even when it has one element.
     fn input_is_list(&self, api: Api) -> bool {
         let list_of_lists = |raw: &RawValue| raw.get()[1..].trim_ascii_start().starts_with('[');

@@ -50,6 +50,29 @@ impl FleetView {
         }
     }
 
+    /// The assumed cache of a target holds more or less than was thought: what does not fit any more leaves, the rest stays.
+    pub fn resize(&mut self, target: Target, capacity_tokens: u64) {
+        let Some(mut publisher) = self.publishers.remove(&target) else { return };
+        if let (Some(approximate), Some(family)) = (&mut publisher.approximate, publisher.family) {
+            let blocks = capacity_tokens / u64::from(family.block_tokens.max(1));
+            approximate.capacity_tokens = capacity_tokens;
+            approximate.shadow.limit(blocks.min(self.config.max_blocks as u64), usize::MAX);
+            self.forget_dropped(&mut publisher, family);
+        }
+        self.publishers.insert(target, publisher);
+    }
+
+    /// What the shadow gave up leaves the index.
+    fn forget_dropped(&mut self, publisher: &mut Publisher, family: Family) {
+        let (Some(approximate), Some(index)) = (&mut publisher.approximate, self.families.get_mut(&family)) else {
+            return;
+        };
+        for name in approximate.shadow.take_dropped() {
+            let removed = index.remove(publisher.device, name);
+            publisher.unknown_removals += u64::from(!removed);
+        }
+    }
+
     /// The target has lost its cache, or may have: it was restarted. Those that tell say so themselves.
     pub fn lost(&mut self, target: Target) {
         let Some(mut publisher) = self.publishers.remove(&target) else { return };
@@ -71,10 +94,7 @@ impl FleetView {
             let index = self.families.entry(family).or_default();
             let parent = held.checked_sub(1).map(|above| chain[above]);
             publisher.unplaced += index.store(publisher.device, parent, &chain[held..]).unplaced;
-            for name in approximate.shadow.take_dropped() {
-                let removed = index.remove(publisher.device, name);
-                publisher.unknown_removals += u64::from(!removed);
-            }
+            self.forget_dropped(&mut publisher, family);
             if self.blocks() > self.config.max_blocks {
                 self.overflows += 1;
                 self.start_over(&mut publisher);

@@ -3,6 +3,7 @@
 //! A second look at a body that [`super::scan`] has accepted, taken only where somebody wants to know which engine holds the prompt.
 
 use super::Api;
+use super::text::text;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -42,10 +43,6 @@ pub fn prompt_ids(api: Api, body: &[u8]) -> Option<PromptIds> {
         Api::Embeddings => return None,
     };
     // A namespace in a form that is not understood: nothing may be said of its KV.
-    let text = |raw: Option<&RawValue>| match raw.map(RawValue::get) {
-        None | Some("null") => Some(None),
-        Some(json) => serde_json::from_str::<String>(json).ok().map(Some),
-    };
     Some(PromptIds {
         ids: numbers(ids.get())?,
         opening_tokens: 0,
