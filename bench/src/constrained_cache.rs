@@ -66,13 +66,17 @@ struct Contender {
     name: &'static str,
     policy: &'static str,
     events: bool,
+    /// Prompts come as text, and the gateway has no tokenizer.
+    as_text: bool,
 }
 
-const CONTENDERS: [Contender; 4] = [
-    Contender { name: "round_robin", policy: "round_robin", events: true },
-    Contender { name: "least_wait", policy: "least_wait", events: true },
-    Contender { name: "least_delay", policy: "least_delay", events: true },
-    Contender { name: "least_delay, no KV events", policy: "least_delay", events: false },
+const CONTENDERS: [Contender; 6] = [
+    Contender { name: "round_robin", policy: "round_robin", events: true, as_text: false },
+    Contender { name: "least_wait", policy: "least_wait", events: true, as_text: false },
+    Contender { name: "least_delay", policy: "least_delay", events: true, as_text: false },
+    Contender { name: "least_delay, no KV events", policy: "least_delay", events: false, as_text: false },
+    Contender { name: "round_robin, text", policy: "round_robin", events: false, as_text: true },
+    Contender { name: "least_delay, text without a tokenizer", policy: "least_delay", events: false, as_text: true },
 ];
 
 /// One measurement.
@@ -167,6 +171,7 @@ fn measure(args: &Args, program: &Path, logs: &Path, contender: Contender, seed:
         rate: args.rate / args.slow_down,
         prefixes: args.prefixes,
         seed,
+        as_text: contender.as_text,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let answered = runtime.block_on(client::run(load))?;

@@ -16,6 +16,8 @@ pub struct Load {
     pub rate: f64,
     pub prefixes: usize,
     pub seed: u64,
+    /// Prompts are sent as text and not as ids.
+    pub as_text: bool,
 }
 
 /// What the engine said, and when it began to.
@@ -69,7 +71,8 @@ pub async fn run(load: Load) -> anyhow::Result<Vec<Answered>> {
         let mut prompt = prefixes[(draws.share() * load.prefixes as f64) as usize].clone();
         prompt.extend(draws.tokens(SUFFIX_TOKENS));
         tokio::time::sleep_until((began + Duration::from_secs_f64(at_s)).into()).await;
-        running.push(tokio::spawn(async move { tokio::time::timeout(PATIENCE, ask(load.to, &prompt)).await }));
+        let prompt = if load.as_text { json!(text(&prompt)) } else { json!(prompt) };
+        running.push(tokio::spawn(async move { tokio::time::timeout(PATIENCE, ask(load.to, prompt)).await }));
     }
     let mut answered = Vec::with_capacity(running.len());
     for one in running {
@@ -78,7 +81,13 @@ pub async fn run(load: Load) -> anyhow::Result<Vec<Answered>> {
     Ok(answered)
 }
 
-async fn ask(to: SocketAddr, prompt: &[u64]) -> anyhow::Result<Answered> {
+/// What the tiny model's tokenizer makes these ids of.
+fn text(ids: &[u64]) -> String {
+    let bytes: Vec<u8> = ids.iter().flat_map(|id| plimsoll_engine::tokenizer::bytes(*id as u32).0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+async fn ask(to: SocketAddr, prompt: serde_json::Value) -> anyhow::Result<Answered> {
     let body = json!({
         "prompt": prompt, "max_tokens": OUTPUT_TOKENS, "temperature": 0, "ignore_eos": true, "stream": true,
         "stream_options": {"include_usage": true},

@@ -4,10 +4,10 @@ use crate::api_error::ApiError;
 use crate::begin::{Begun, begin};
 use crate::body::GatewayBody;
 use crate::cache_plan::CachePlan;
-use crate::kv_view::Basis;
 use crate::flow::{Flow, Progress, Route};
 use crate::headers::{self, CLASS, ENGINE, MODEL, REQUEST_ID, TRACEPARENT, WAIT_MS};
 use crate::idempotency::{self, Claim, Guard};
+use crate::kv_view::Basis;
 use crate::listing;
 use crate::metrics::{EngineOnlyWord, WhyLabel};
 use crate::model_text::{Asked, Candidate, Prompted};
@@ -128,7 +128,7 @@ async fn generation(
     let (ids, candidate) = prompt_ids_of(shared, route.api, model.as_deref(), &tenant, &facts, &body).await;
     let prompt_tokens = match &ids {
         Some(ids) => ids.ids.len() as u64,
-        None => shared.token_estimate.tokens(facts.prompt),
+        None => shared.token_estimate.tokens(&shared.model_label(model.as_deref()), facts.prompt),
     };
     let cache = match &ids {
         Some(ids) => CachePlan::from_ids(shared, ids, model.as_deref(), &tenant),

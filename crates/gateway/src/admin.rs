@@ -5,6 +5,7 @@ use crate::api_error::ApiError;
 use crate::auth::bearer_is;
 use crate::body::GatewayBody;
 use crate::fleet::{EngineHandle, Origin};
+use crate::kv_view::Basis;
 use crate::listing::{json_response, readiness};
 use crate::membership;
 use crate::state::Shared;
@@ -16,7 +17,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use http::header::{CONTENT_TYPE, HOST, ORIGIN};
 use http::{HeaderMap, StatusCode};
-use plimsoll_core::{ErrorCode, InstanceId};
+use plimsoll_cache::view::PublisherView;
+use plimsoll_core::{ErrorCode, InstanceId, Target};
 use plimsoll_settings::{Engine, Settings};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -202,38 +204,40 @@ async fn ledger(State(context): State<Context>) -> Response {
 async fn cache(State(context): State<Context>) -> Response {
     let shared = &context.shared;
     let (blocks, bytes) = shared.kv_views.size();
-    let publishers: Vec<Value> = shared
-        .kv_views
-        .publishers(shared.now())
-        .into_iter()
-        .map(|(basis, model, target, state)| {
-            json!({
-                "model": model,
-                "basis": basis.as_str(),
-                "engine": target.instance.0,
-                "dp_rank": target.rank.0,
-                "trust": if state.approximate { "approximate" } else { state.trust.as_str() },
-                "credited": state.credited,
-                "names": state.family.map(|family| family.format.as_str()),
-                "block_tokens": state.family.map(|family| family.block_tokens),
-                "device_blocks": state.device_blocks,
-                "host_blocks": state.host_blocks,
-                "believed_tokens": state.belief.believed_tokens,
-                "reported_tokens": state.belief.reported_tokens,
-                "reports": state.belief.reports,
-                "belief_error": state.belief.error,
-                "belief_deviation": state.belief.deviation,
-                "gaps": state.gaps,
-                "duplicates": state.duplicates,
-                "skipped_events": state.skipped,
-                "unplaced_blocks": state.unplaced,
-                "unknown_removals": state.unknown_removals,
-                "misnamed_events": state.misnamed,
-            })
-        })
-        .collect();
-    let report = json!({ "distinct_blocks": blocks, "index_bytes": bytes, "publishers": publishers });
+    let (by_ids, by_text): (Vec<_>, Vec<_>) =
+        shared.kv_views.publishers(shared.now()).into_iter().partition(|(basis, ..)| *basis == Basis::Ids);
+    let all = |views: Vec<(Basis, String, Target, PublisherView)>| -> Vec<Value> {
+        views.into_iter().map(|(_, model, target, state)| publisher(&model, target, &state)).collect()
+    };
+    let (publishers, texts) = (all(by_ids), all(by_text));
+    let report = json!({ "distinct_blocks": blocks, "index_bytes": bytes, "publishers": publishers, "texts": texts });
     plain(json_response(StatusCode::OK, &report))
+}
+
+/// What is believed of one rank. Among `texts` a token is a gram: four bytes.
+fn publisher(model: &str, target: Target, state: &PublisherView) -> Value {
+    json!({
+        "model": model,
+        "engine": target.instance.0,
+        "dp_rank": target.rank.0,
+        "trust": if state.approximate { "approximate" } else { state.trust.as_str() },
+        "credited": state.credited,
+        "names": state.family.map(|family| family.format.as_str()),
+        "block_tokens": state.family.map(|family| family.block_tokens),
+        "device_blocks": state.device_blocks,
+        "host_blocks": state.host_blocks,
+        "believed_tokens": state.belief.believed_tokens,
+        "reported_tokens": state.belief.reported_tokens,
+        "reports": state.belief.reports,
+        "belief_error": state.belief.error,
+        "belief_deviation": state.belief.deviation,
+        "gaps": state.gaps,
+        "duplicates": state.duplicates,
+        "skipped_events": state.skipped,
+        "unplaced_blocks": state.unplaced,
+        "unknown_removals": state.unknown_removals,
+        "misnamed_events": state.misnamed,
+    })
 }
 
 async fn funnel(State(context): State<Context>) -> Response {

@@ -1,7 +1,7 @@
 //! One request and the caches: who is believed to hold its prompt, which turn of its session it is, and what came of both.
 
 use crate::funnel::{Place, Told};
-use crate::kv_view::Basis;
+use crate::kv_view::{Basis, ViewName};
 use crate::state::Shared;
 use plimsoll_cache::funnel::{Answer, CellKey, Reported};
 use plimsoll_cache::session::{PromptEnd, Turn, TurnEnd, realm};
@@ -87,13 +87,17 @@ impl CachePlan {
 
     /// Asks again who has how much.
     pub(crate) fn look(&mut self, shared: &Shared) {
-        let hits = shared.kv_views.hits(shared.now(), self.basis, &self.model, &self.prompt);
+        let hits = shared.kv_views.hits(shared.now(), self.view(), &self.prompt);
         let (tokens, units) = (self.prompt_tokens, self.prompt.tokens());
         let held = |hit: Hit| HeldTokens {
             device_tokens: scaled(hit.device_tokens, tokens, units),
             host_tokens: scaled(hit.host_tokens, tokens, units),
         };
         self.hits = hits.into_iter().map(|(target, hit)| (target, held(hit))).collect();
+    }
+
+    fn view(&self) -> ViewName<'_> {
+        ViewName { basis: self.basis, model: &self.model }
     }
 
     #[must_use]
@@ -122,9 +126,9 @@ impl CachePlan {
     pub(crate) fn placed(&mut self, shared: &Shared, target: Target, whose: Whose) {
         let now = shared.now();
         if let Some((failed, _)) = self.placed {
-            shared.kv_views.withdrawn(self.basis, &self.model, failed, &self.prompt);
+            shared.kv_views.withdrawn(self.view(), failed, &self.prompt);
         }
-        let (hit, told) = shared.kv_views.routed(now, self.basis, &self.model, target, &self.prompt);
+        let (hit, told) = shared.kv_views.routed(now, self.view(), target, &self.prompt);
         self.placed = Some((target, hit));
         if self.basis == Basis::Text {
             return;
@@ -158,7 +162,7 @@ impl CachePlan {
         let Some((target, believed)) = self.placed else { return };
         let now = shared.now();
         if outcome != Outcome::Completed {
-            shared.kv_views.withdrawn(self.basis, &self.model, target, &self.prompt);
+            shared.kv_views.withdrawn(self.view(), target, &self.prompt);
             if self.basis == Basis::Ids {
                 shared.funnel.tell(|| Told::Failed { model: self.model.clone(), request });
             }
@@ -171,7 +175,7 @@ impl CachePlan {
         };
         let cached = cached_tokens.map(|cached| scaled(cached, self.prompt.tokens(), prompt_tokens));
         if let Some(cached) = cached {
-            shared.kv_views.reported(now, self.basis, &self.model, target, &self.prompt, believed, cached);
+            shared.kv_views.reported(now, self.view(), target, &self.prompt, believed, cached);
         }
         if let Some(end) = self.end {
             let output_tokens = usage.map(|usage| usage.completion_tokens);

@@ -152,13 +152,13 @@ impl Flow {
         let gap = (self.progress.output.pieces > 1).then_some(self.progress.output.longest_gap);
         let usage = self.progress.output.usage;
         let output_tokens = usage.map(|u| u.completion_tokens);
-        if let Some(usage) = usage {
-            self.shared.token_estimate.learn(self.facts.prompt, usage.prompt_tokens);
-        }
         if let Some(permit) = self.permit.take() {
             self.give_up(permit, outcome, usage);
         }
         let model = self.shared.model_label(self.model.as_deref());
+        if let Some(usage) = usage {
+            self.shared.token_estimate.learn(&model, self.facts.prompt, usage.prompt_tokens);
+        }
         match &self.cache {
             Some(plan) => plan.ended(&self.shared, self.id, outcome, usage),
             None => self.shared.funnel.tell(|| Told::Unnamed { model: model.clone() }),

@@ -4,7 +4,7 @@
 //! leaves, its tasks end and what was believed of it is forgotten.
 
 use crate::fleet::EngineHandle;
-use crate::kv_view::{Basis, Entry, Said};
+use crate::kv_view::{Basis, Entry, Said, ViewName};
 use crate::state::Shared;
 use plimsoll_core::{EngineKind, Rank, Target};
 use plimsoll_pools::capability::Capability;
@@ -59,7 +59,7 @@ impl Following {
     /// The engine may be another process by now, with empty caches. Those that tell of them are heard to be gone.
     pub(crate) fn restarted(&self) {
         for place in &self.assumed {
-            place.shared.kv_views.lost(place.basis, &place.model, place.target);
+            place.shared.kv_views.lost(place.view(), place.target);
         }
     }
 
@@ -74,8 +74,8 @@ impl Following {
         self.tasks = JoinSet::new();
         self.assumed.clear();
         self.known = Some(wanted.clone());
-        self.bytes_per_token = shared.token_estimate.bytes_per_token();
         if let Some(room) = wanted.room {
+            self.bytes_per_token = shared.token_estimate.bytes_per_token(&room.model);
             self.assume(shared, engine, &room, wanted.told.is_none());
         }
         let Some(told) = wanted.told else { return };
@@ -109,8 +109,8 @@ impl Following {
 
     /// Answers have taught how many bytes a token has: so much text is in a cache.
     fn measure_texts(&mut self, shared: &Shared) {
-        let bytes_per_token = shared.token_estimate.bytes_per_token();
         let Some(room) = self.known.as_ref().and_then(|known| known.room.as_ref()) else { return };
+        let bytes_per_token = shared.token_estimate.bytes_per_token(&room.model);
         if (bytes_per_token / self.bytes_per_token - 1.0).abs() < RESIZED_SHARE {
             return;
         }
@@ -157,9 +157,15 @@ struct Place {
     entry: Entry,
 }
 
+impl Place {
+    fn view(&self) -> ViewName<'_> {
+        ViewName { basis: self.basis, model: &self.model }
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
-        self.shared.kv_views.remove(self.basis, &self.model, self.target, self.entry);
+        self.shared.kv_views.remove(self.view(), self.target, self.entry);
     }
 }
 

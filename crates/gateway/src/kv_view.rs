@@ -36,6 +36,13 @@ impl Basis {
     }
 }
 
+/// One of the views.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ViewName<'a> {
+    pub basis: Basis,
+    pub model: &'a str,
+}
+
 /// Grams of a block of text: 256 bytes, about 64 tokens.
 pub(crate) const TEXT_BLOCK_GRAMS: u32 = 64;
 
@@ -68,9 +75,13 @@ impl Views {
         }
     }
 
-    fn view(&mut self, basis: Basis, model: &str, target: Target, entry: Entry) -> Option<&mut FleetView> {
-        let entitled = self.entitled.get(&(basis, model.to_owned(), target)) == Some(&entry);
-        self.of_mut(basis).get_mut(model).filter(|_| entitled)
+    fn get(&mut self, name: ViewName<'_>) -> Option<&mut FleetView> {
+        self.of_mut(name.basis).get_mut(name.model)
+    }
+
+    fn view(&mut self, name: ViewName<'_>, target: Target, entry: Entry) -> Option<&mut FleetView> {
+        let entitled = self.entitled.get(&(name.basis, name.model.to_owned(), target)) == Some(&entry);
+        self.get(name).filter(|_| entitled)
     }
 
     fn all(&self) -> impl Iterator<Item = (Basis, &String, &FleetView)> + Clone {
@@ -125,7 +136,8 @@ impl KvViews {
 
     /// A token has more or fewer bytes than was thought, and a cache room for more or less text.
     pub(crate) fn resize_text(&self, model: &str, target: Target, entry: Entry, capacity_grams: u64) {
-        if let Some(view) = self.views.lock().view(Basis::Text, model, target, entry) {
+        let name = ViewName { basis: Basis::Text, model };
+        if let Some(view) = self.views.lock().view(name, target, entry) {
             view.resize(target, capacity_grams);
         }
     }
@@ -141,20 +153,20 @@ impl KvViews {
     }
 
     /// The engine may have lost its cache.
-    pub(crate) fn lost(&self, basis: Basis, model: &str, target: Target) {
-        if let Some(view) = self.views.lock().of_mut(basis).get_mut(model) {
+    pub(crate) fn lost(&self, name: ViewName<'_>, target: Target) {
+        if let Some(view) = self.views.lock().get(name) {
             view.lost(target);
         }
     }
 
-    pub(crate) fn remove(&self, basis: Basis, model: &str, target: Target, entry: Entry) {
+    pub(crate) fn remove(&self, name: ViewName<'_>, target: Target, entry: Entry) {
         let mut views = self.views.lock();
-        if let Some(view) = views.view(basis, model, target, entry) {
+        if let Some(view) = views.view(name, target, entry) {
             view.remove(target);
             if view.publishers(Nanos::ZERO).next().is_none() {
-                views.of_mut(basis).remove(model);
+                views.of_mut(name.basis).remove(name.model);
             }
-            views.entitled.remove(&(basis, model.to_owned(), target));
+            views.entitled.remove(&(name.basis, name.model.to_owned(), target));
         }
     }
 
@@ -169,7 +181,7 @@ impl KvViews {
         if emptied && let Some(texts) = views.by_text.get_mut(model) {
             texts.lost(target);
         }
-        let view = views.view(Basis::Ids, model, target, entry)?;
+        let view = views.view(ViewName { basis: Basis::Ids, model }, target, entry)?;
         let wants = match said {
             Said::Live { seq, batch } => view.live(now, target, seq, batch),
             Said::Replayed { seq, batch } => view.replayed(now, target, seq, batch),
@@ -219,28 +231,21 @@ impl KvViews {
 
     /// How much of it each target has, by target.
     #[must_use]
-    pub fn hits(&self, now: Nanos, basis: Basis, model: &str, prompt: &Prompt) -> BTreeMap<Target, Hit> {
-        self.views.lock().of(basis).get(model).map(|view| view.hits(now, prompt)).unwrap_or_default()
+    pub fn hits(&self, now: Nanos, name: ViewName<'_>, prompt: &Prompt) -> BTreeMap<Target, Hit> {
+        self.views.lock().get(name).map(|view| view.hits(now, prompt)).unwrap_or_default()
     }
 
     /// The request goes there now. What is believed of that target, and whether that is the target's own word.
-    pub(crate) fn routed(
-        &self,
-        now: Nanos,
-        basis: Basis,
-        model: &str,
-        target: Target,
-        prompt: &Prompt,
-    ) -> (Hit, bool) {
+    pub(crate) fn routed(&self, now: Nanos, name: ViewName<'_>, target: Target, prompt: &Prompt) -> (Hit, bool) {
         let mut views = self.views.lock();
-        let Some(view) = views.of_mut(basis).get_mut(model) else { return (Hit::default(), false) };
+        let Some(view) = views.get(name) else { return (Hit::default(), false) };
         let hit = view.routed(now, target, prompt);
         (hit, view.told(now, target))
     }
 
     /// The request did not run there, or not to its end.
-    pub(crate) fn withdrawn(&self, basis: Basis, model: &str, target: Target, prompt: &Prompt) {
-        if let Some(view) = self.views.lock().of_mut(basis).get_mut(model) {
+    pub(crate) fn withdrawn(&self, name: ViewName<'_>, target: Target, prompt: &Prompt) {
+        if let Some(view) = self.views.lock().get(name) {
             view.withdrawn(target, prompt);
         }
     }
@@ -248,14 +253,13 @@ impl KvViews {
     pub(crate) fn reported(
         &self,
         now: Nanos,
-        basis: Basis,
-        model: &str,
+        name: ViewName<'_>,
         target: Target,
         prompt: &Prompt,
         believed: Hit,
         cached: u64,
     ) {
-        if let Some(view) = self.views.lock().of_mut(basis).get_mut(model) {
+        if let Some(view) = self.views.lock().get(name) {
             view.reported(now, target, prompt, believed, cached);
         }
     }

@@ -10,7 +10,9 @@ use crate::fleet::Fleet;
 use crate::funnel::Funnels;
 use crate::idempotency::Idempotency;
 use crate::kv_view::KvViews;
-use crate::metrics::{CacheLabel, EngineCoefficient, EngineLabel, EngineStage, EngineWord, Metrics, OTHER_MODEL};
+use crate::metrics::{
+    CacheLabel, EngineCoefficient, EngineLabel, EngineStage, EngineWord, Metrics, ModelLabel, OTHER_MODEL,
+};
 use crate::model_text::{ModelTexts, segment_cache};
 use crate::pending::PendingWork;
 use crate::record::Decisions;
@@ -163,7 +165,9 @@ impl Shared {
 
     /// The set of served models may have changed.
     pub fn refresh_models(&self) {
-        self.models.store(Arc::new(self.with_scheduler(|s| s.models()).into_iter().collect()));
+        let models: BTreeSet<String> = self.with_scheduler(|s| s.models()).into_iter().collect();
+        self.token_estimate.keep(|model| model == OTHER_MODEL || models.contains(model));
+        self.models.store(Arc::new(models));
     }
 
     #[must_use]
@@ -237,7 +241,9 @@ impl Shared {
         metrics.segment_cache_entries.set(segments.entries.try_into().unwrap_or(i64::MAX));
         self.funnel.render(self.now(), metrics);
         metrics.body_bytes.set(self.bodies.held_bytes().try_into().unwrap_or(i64::MAX));
-        metrics.bytes_per_token.set(self.token_estimate.bytes_per_token());
+        for (model, ratio) in self.token_estimate.by_model() {
+            metrics.bytes_per_token.get_or_create(&ModelLabel { model }).set(ratio);
+        }
         metrics.decisions_dropped.set(self.decisions.dropped().try_into().unwrap_or(i64::MAX));
         metrics.render()
     }

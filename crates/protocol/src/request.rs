@@ -13,9 +13,9 @@ use thiserror::Error;
 mod count;
 mod prompt_ids;
 mod splice;
-mod text;
 #[cfg(test)]
 mod tests;
+mod text;
 
 pub use prompt_ids::{PromptIds, prompt_ids};
 pub use splice::{PIECES, Set, splice};

@@ -132,7 +132,8 @@ mod tests {
     #[test]
     fn other_tools_are_another_prompt() {
         let with = |tools: &str| {
-            grams(Api::Chat, &format!(r#"{{"messages": [{{"role": "user", "content": "a"}}], "tools": {tools}}}"#)).unwrap()
+            grams(Api::Chat, &format!(r#"{{"messages": [{{"role": "user", "content": "a"}}], "tools": {tools}}}"#))
+                .unwrap()
         };
         assert_eq!(same_start(&with(r#"[{"a": 1}]"#), &with(r#"[{"b": 1}]"#)), 0);
     }
@@ -149,7 +150,10 @@ mod tests {
     #[test]
     fn namespaces_come_along_and_are_not_guessed() {
         let salted = grams(Api::Generate, r#"{"text": "abcd", "cache_salt": "t", "lora_path": "l"}"#).unwrap();
-        assert_eq!((salted.cache_salt.as_deref(), salted.lora.as_deref(), salted.extra_key), (Some("t"), Some("l"), None));
+        assert_eq!(
+            (salted.cache_salt.as_deref(), salted.lora.as_deref(), salted.extra_key),
+            (Some("t"), Some("l"), None)
+        );
         assert_eq!(grams(Api::Generate, r#"{"text": "abcd", "cache_salt": 5}"#), None);
     }
 }

@@ -288,7 +288,7 @@ async fn engines_without_events_are_assumed_to_hold_what_was_sent_there() {
         assert_eq!((&publisher["trust"], &publisher["credited"]), (&json!("approximate"), &json!(true)), "{state}");
         assert!(publisher["device_blocks"].as_u64().unwrap() <= 128, "{state}");
     }
-    assert_eq!(gateway.metric("plimsoll_cache_approximate", &["engine=\"1\""]).await, 1.0);
+    assert_eq!(gateway.metric("plimsoll_cache_approximate", &["engine=\"1\"", "token_ids"]).await, 1.0);
     assert!(gateway.metric("plimsoll_cache_belief_deviation", &["engine=\"1\""]).await < 0.2);
     gateway.finish().await;
 }
@@ -309,5 +309,87 @@ async fn an_assumption_that_is_wrong_loses_its_credit() {
     assert_eq!(state["publishers"][0]["credited"], false, "{state}");
     assert_eq!(complete(&gateway, &ids).await.predicted, 0);
     assert!(gateway.metric("plimsoll_cache_belief_deviation", &[]).await > 0.5);
+    gateway.finish().await;
+}
+
+/// A session's chat as a client without any token ids sends it.
+struct Chat {
+    messages: Vec<Value>,
+}
+
+impl Chat {
+    fn new(session: usize) -> Chat {
+        let text = format!("session {session} is about the water and the mark of ship {session}; ").repeat(24);
+        Chat { messages: vec![json!({ "role": "system", "content": text })] }
+    }
+
+    /// The next turn: its decision record and the answer's usage.
+    async fn ask(&mut self, gateway: &Gateway) -> (Value, Value) {
+        let turn = self.messages.len();
+        self.messages.push(json!({ "role": "user", "content": format!("and what of part {turn}? ").repeat(6) }));
+        let body = json!({ "model": "plimsoll-tiny", "messages": self.messages, "max_tokens": 16, "temperature": 0 });
+        let answer = gateway.post("/v1/chat/completions", &body).await;
+        assert_eq!(answer.status(), 200, "{}", answer.text());
+        self.messages.push(answer.json()["choices"][0]["message"].clone());
+        let record = gateway.record(answer.header("x-request-id").unwrap()).await;
+        (record, answer.json()["usage"].clone())
+    }
+}
+
+/// Nobody has told the gateway of a tokenizer: sessions go back to where they were all the same, and what is believed is close to what
+/// is reported.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_tokenizer_sessions_are_known_by_their_text() {
+    let engines = [0, 1].map(|_| silent_engine(&["--kv-tokens", "32768"]));
+    let gateway = gateway(&[&engines[0], &engines[1]]).await;
+    let mut chats: Vec<Chat> = (0..8).map(Chat::new).collect();
+    let mut homes = vec![Value::Null; 8];
+    let (mut believed, mut reported, mut prompts) = (0, 0, 0);
+    for turn in 1..=4u64 {
+        for (session, chat) in chats.iter_mut().enumerate() {
+            let (record, usage) = chat.ask(&gateway).await;
+            assert_eq!((&record["compared_by"], &record["turn"]), (&json!("text"), &json!(turn)), "{record}");
+            assert_eq!(record["prompt_tokens_exact"], false);
+            let attempt = &record["attempts"][0];
+            if turn > 1 {
+                assert_eq!(attempt["engine"], homes[session], "session {session}, turn {turn}");
+                believed += attempt["hit_tokens"].as_u64().unwrap();
+                reported += usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+                prompts += usage["prompt_tokens"].as_u64().unwrap();
+            }
+            homes[session] = attempt["engine"].clone();
+        }
+    }
+    assert!(reported > prompts / 2, "{reported} of {prompts}");
+    let off = believed.abs_diff(reported) as f64 / prompts as f64;
+    // A block is 256 bytes, 128 tokens of this tokenizer, and a prompt some 1,000.
+    assert!(off < 0.15, "{believed} believed, {reported} reported of {prompts}");
+    let state = cache(&gateway).await;
+    let texts = state["texts"].as_array().unwrap();
+    assert_eq!(texts.len(), 2, "{state}");
+    for text in texts {
+        assert_eq!((&text["trust"], &text["credited"]), (&json!("approximate"), &json!(true)), "{state}");
+        assert!(text["reports"].as_u64() > Some(0) && text["belief_deviation"].as_f64() < Some(0.2), "{state}");
+    }
+    gateway.finish().await;
+}
+
+/// An engine that says that its cache is empty holds no texts either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn texts_are_forgotten_with_the_cache_that_held_them() {
+    let one = engine(&[]);
+    let gateway = gateway(&[&one]).await;
+    let addr = one.url.trim_start_matches("http://").parse().unwrap();
+    let mut chat = Chat::new(1);
+    chat.ask(&gateway).await;
+    assert!(chat.ask(&gateway).await.0["attempts"][0]["hit_tokens"].as_u64() > Some(100));
+    let flushed = plimsoll_end_to_end::ask(addr, "POST", "/flush_cache", &[], b"").await;
+    assert_eq!(flushed.status(), 200);
+    eventually("the texts are forgotten", Duration::from_secs(10), || async {
+        let state = cache(&gateway).await;
+        if state["texts"][0]["device_blocks"] == 0 { Ok(()) } else { Err(state) }
+    })
+    .await;
+    assert_eq!(chat.ask(&gateway).await.0["attempts"][0]["hit_tokens"], 0);
     gateway.finish().await;
 }
