@@ -45,7 +45,8 @@ fn chats(count: u64, per_s: f64) -> Source<'static> {
         ];
         let prompt = Prompt { block_tokens: 512, runs, tail: None };
         let output_tokens = 20 + (draw() * 500.0) as u64;
-        let call = Call { after: Vec::new(), prompt, echo_tokens: 0, output_tokens, recorded: None };
+        let call =
+            Call { after: Vec::new(), prompt, echo_tokens: 0, output_tokens, max_output_tokens: None, recorded: None };
         let start = Nanos::from_secs_f64(at);
         Ok(Session { id: String::new(), start, prefix_blocks: None, calls: vec![call] })
     }))

@@ -28,7 +28,7 @@ pub struct GatewayConfig {
     pub cache_view: bool,
     /// From a step's end to the view's knowledge of what it stored and removed.
     pub event_lag: Nanos,
-    /// What a request is taken to generate; traces do not know what clients asked for.
+    /// What a request is taken to generate where the trace does not know what its client asked for.
     pub assumed_output_tokens: u64,
     pub classes: ClassRules,
 }
@@ -56,6 +56,8 @@ pub struct Wanted<'a> {
     /// Names of the prompt's full blocks.
     pub names: &'a [BlockName],
     pub prompt_tokens: u64,
+    /// The most that its client asked for; `None` where the trace does not say.
+    pub max_output_tokens: Option<u64>,
     pub exclude: &'a [InstanceId],
     /// Nobody else will do: a running request moves there.
     pub only: Option<Target>,
@@ -74,6 +76,7 @@ impl<'a> Wanted<'a> {
             role: LegRole::Unified,
             names,
             prompt_tokens,
+            max_output_tokens: None,
             exclude: &[],
             only: None,
             computed: false,
@@ -255,6 +258,7 @@ impl Gateway {
             }
             None => Vec::new(),
         };
+        let output_tokens = wanted.max_output_tokens.unwrap_or(self.config.assumed_output_tokens);
         let ask = Ask {
             request: RequestId(u128::from(wanted.request)),
             leg: wanted.leg,
@@ -263,7 +267,7 @@ impl Gateway {
             model: Some(MODEL),
             charge: Charge {
                 uncached_prefill_tokens: if wanted.computed { 0 } else { prompt_tokens },
-                reserved_kv_tokens: prompt_tokens + self.config.assumed_output_tokens,
+                reserved_kv_tokens: prompt_tokens + output_tokens,
                 sequences: 1,
             },
             hits: &self.hits,
@@ -307,4 +311,22 @@ impl Gateway {
 
 fn targets(id: InstanceId, ranks: u16) -> impl Iterator<Item = Target> {
     (0..ranks.max(1)).map(move |rank| Target { instance: id, rank: plimsoll_core::Rank(rank) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A request that asks for little takes little room from those that come after it.
+    #[test]
+    fn what_a_client_asked_for_is_reserved_and_not_what_is_usual() {
+        let reserved = |max_output_tokens| {
+            let mut gateway = Gateway::new(GatewayConfig::default(), 16);
+            gateway.add(Nanos::ZERO, InstanceId(0), LegRole::Unified, 1, 100_000, 10_000);
+            let wanted = Wanted { max_output_tokens, ..Wanted::new(1, &[], 100) };
+            gateway.place(Nanos::ZERO, &wanted).unwrap();
+            gateway.scheduler.totals(Nanos::ZERO).reserved_kv_tokens
+        };
+        assert_eq!((reserved(None), reserved(Some(7))), (612, 107));
+    }
 }

@@ -31,6 +31,8 @@ pub struct Call {
     pub echo_tokens: u64,
     /// Tokens to generate, at least 1.
     pub output_tokens: u64,
+    /// The most that the client asked for; `None` where the source does not say.
+    pub max_output_tokens: Option<u64>,
     /// How long the recorded server took for the whole answer; `None` where the source does not say.
     pub recorded: Option<Nanos>,
 }

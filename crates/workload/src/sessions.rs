@@ -129,6 +129,6 @@ impl Context {
 
     fn call(&self, after: Vec<After>, echo_tokens: u64, output_tokens: u64) -> Call {
         let prompt = Prompt { block_tokens: BLOCK_TOKENS, runs: self.runs.clone(), tail: self.open };
-        Call { after, prompt, echo_tokens, output_tokens, recorded: None }
+        Call { after, prompt, echo_tokens, output_tokens, max_output_tokens: None, recorded: None }
     }
 }

@@ -65,7 +65,14 @@ mod tests {
     fn call(after: Option<(usize, u64)>, recorded_s: u64) -> Call {
         let after = after.map(|(call, s)| After { call, delay: Nanos::from_secs(s) }).into_iter().collect();
         let prompt = Prompt { block_tokens: 64, runs: Vec::new(), tail: None };
-        Call { after, prompt, echo_tokens: 0, output_tokens: 1, recorded: Some(Nanos::from_secs(recorded_s)) }
+        Call {
+            after,
+            prompt,
+            echo_tokens: 0,
+            output_tokens: 1,
+            max_output_tokens: None,
+            recorded: Some(Nanos::from_secs(recorded_s)),
+        }
     }
 
     fn session(calls: Vec<Call>) -> Session {

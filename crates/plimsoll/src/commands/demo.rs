@@ -9,6 +9,7 @@ pub(crate) mod client;
 mod conversation;
 mod drive;
 pub(crate) mod fleet;
+pub(crate) mod play;
 pub(crate) mod process;
 mod progress;
 mod report;
@@ -36,7 +37,7 @@ pub struct DemoArgs {
     /// How many engines to start
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub engines: u16,
-    /// Replay this trace (Mooncake or compact agentic, plain or .zst) instead of generated agent sessions
+    /// Replay this trace (Mooncake or compact agentic, plain, .zst or .gz) instead of generated agent sessions
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// How much to run: rows of a Mooncake trace, sessions otherwise [default: the whole trace, 12 generated sessions]

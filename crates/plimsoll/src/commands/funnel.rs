@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 #[derive(Clone, Debug, Args)]
 pub struct FunnelArgs {
-    /// Trace to read (Mooncake or compact agentic, plain or .zst) in place of a running gateway
+    /// Trace to read (Mooncake or compact agentic, plain, .zst or .gz) in place of a running gateway
     #[arg(long, value_name = "FILE", conflicts_with_all = ["admin", "once", "interval_s"])]
     pub trace: Option<PathBuf>,
     /// Operators' address of the gateway to look at

@@ -13,6 +13,8 @@ pub enum Column {
     Session,
     /// Names the request.
     Id,
+    /// Most output tokens that the client asked for.
+    Most,
 }
 
 impl Column {
@@ -24,6 +26,7 @@ impl Column {
             Column::Output => "output tokens",
             Column::Session => "session",
             Column::Id => "id",
+            Column::Most => "most output tokens asked for",
         }
     }
 }
@@ -69,6 +72,12 @@ pub const COLUMNS: &[(&str, Column, f64)] = &[
     ("session_id", Column::Session, 0.0),
     ("session", Column::Session, 0.0),
     ("conversation_id", Column::Session, 0.0),
+    // What a client asks for, by the API: OpenAI's two, SGLang's own, and as its request log has it.
+    ("max_tokens", Column::Most, 0.0),
+    ("max_completion_tokens", Column::Most, 0.0),
+    ("max_new_tokens", Column::Most, 0.0),
+    ("sampling_params.max_new_tokens", Column::Most, 0.0),
+    ("obj.sampling_params.max_new_tokens", Column::Most, 0.0),
 ];
 
 /// What a name stands for, whatever its case.

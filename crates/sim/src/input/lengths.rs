@@ -15,6 +15,9 @@ use std::collections::{HashMap, VecDeque};
 /// No model has a longer context.
 const MOST_TOKENS: u64 = 1 << 24;
 
+/// Kinds of columns.
+const COLUMNS: usize = Column::Most as usize + 1;
+
 /// The engine's own count of a prompt, which is preferred to the gateway's estimate beside it.
 const REPORTED: &str = "reported_prompt_tokens";
 
@@ -29,7 +32,7 @@ pub(super) struct Lengths {
     lines: Lines,
     /// Of a CSV; a JSON log names its columns in every line.
     header: Option<Vec<Option<(Column, f64)>>>,
-    columns: [bool; 5],
+    columns: [bool; COLUMNS],
     pending: Option<String>,
     ids: BlockIds,
     block_tokens: u64,
@@ -52,7 +55,7 @@ pub(super) enum Opened {
 /// One row's values as text with their place in the line.
 #[derive(Default)]
 struct Row<'a> {
-    values: [Option<(std::borrow::Cow<'a, str>, usize, f64)>; 5],
+    values: [Option<(std::borrow::Cow<'a, str>, usize, f64)>; COLUMNS],
 }
 
 impl<'a> Row<'a> {
@@ -79,7 +82,7 @@ impl Lengths {
         let mut lengths = Lengths {
             lines,
             header: None,
-            columns: [false; 5],
+            columns: [false; COLUMNS],
             pending: None,
             ids: BlockIds::default(),
             block_tokens: options.block_tokens.max(1),
@@ -99,7 +102,7 @@ impl Lengths {
             }
             let mut row = Row::default();
             lengths.fields(&first, &value, "", &mut row);
-            lengths.columns = [0, 1, 2, 3, 4].map(|column| row.values[column].is_some());
+            lengths.columns = std::array::from_fn(|column| row.values[column].is_some());
             lengths.require(&first)?;
             lengths.pending = Some(first);
         } else {
@@ -193,11 +196,21 @@ impl Lengths {
         self.judged = None;
         let input = self.tokens(row, Column::Input)?;
         let output = self.tokens(row, Column::Output)?;
+        // What engines and clients leave out: no maximum.
+        let asked = row.text(Column::Most).filter(|text| !matches!(*text, "null" | "None" | "-1"));
+        let most = asked.map(|_| self.tokens(row, Column::Most)).transpose()?;
         let start = self.time(row)?;
         self.rows += 1;
         let prompt = self.prompt(row.text(Column::Session), input);
         let id = row.text(Column::Id).map_or_else(|| format!("row {}", self.rows), str::to_owned);
-        let call = Call { after: Vec::new(), prompt, echo_tokens: 0, output_tokens: output.max(1), recorded: None };
+        let call = Call {
+            after: Vec::new(),
+            prompt,
+            echo_tokens: 0,
+            output_tokens: output.max(1),
+            max_output_tokens: most,
+            recorded: None,
+        };
         Ok(Session { id, start, prefix_blocks: None, calls: vec![call] })
     }
 

@@ -41,6 +41,23 @@ fn every_form_of_log_says_the_same() {
 }
 
 #[test]
+fn what_clients_asked_for_is_known_where_a_log_says_it() {
+    let most = |content: &str| {
+        let (rows, _) = read(content, InputOptions::default()).unwrap();
+        rows.iter().map(|session| session.calls[0].max_output_tokens).collect::<Vec<_>>()
+    };
+    let log = "t_s,input_tokens,output_tokens,max_tokens\n0,5,3,64\n1,5,3,\n2,5,3,null\n3,5,0,0\n";
+    assert_eq!(most(log), [Some(64), None, None, Some(0)]);
+    let log = "{\"obj\":{\"sampling_params\":{\"max_new_tokens\":7}},\"out\":{\"meta_info\":{\"prompt_tokens\":4,\"completion_tokens\":4}}}\n";
+    assert_eq!(most(log), [Some(7)]);
+    let trace = "{\"timestamp\":0,\"input_length\":5,\"output_length\":3,\"max_tokens\":9,\"hash_ids\":[0]}\n";
+    assert_eq!(most(trace), [Some(9)]);
+    let log = "t_s,input_tokens,output_tokens,max_tokens\n0,5,3,many\n";
+    let error = read(log, InputOptions::default()).unwrap_err();
+    assert!(error.contains("\"many\" is no number of most output tokens asked for"), "{error}");
+}
+
+#[test]
 fn without_times_rows_begin_at_random_at_the_rate_asked_for() {
     let mut content = "num_prefill_tokens,num_decode_tokens\n".to_owned();
     content.extend((0..2_000).map(|_| "10,5\n"));
@@ -242,13 +259,6 @@ fn a_decision_log_is_sorted_by_its_arrivals() {
     assert_eq!((starts, inputs, skipped.get()), (vec![0, 1_000], vec![8, 9], 1));
     // Told in that order it cannot be replayed.
     assert!(read(log, InputOptions { skip_bad: false, ..InputOptions::default() }).is_err());
-}
-
-#[test]
-fn gzip_is_named() {
-    let file = file(&[0x1F, 0x8B, 8, 0]);
-    let error = Input::open(file.path(), InputOptions::default()).err().unwrap().to_string();
-    assert!(error.contains("gzip") && error.contains("zcat"), "{error}");
 }
 
 /// Found in review: the first line was read, and then the path opened again.

@@ -21,6 +21,7 @@ impl World<'_> {
             attempt: request.attempt,
             // All of it comes with it; nothing has to be computed.
             computed: true,
+            max_output_tokens: request.max_output_tokens,
             ..Wanted::new(request.number, &names, request.prompt_tokens)
         };
         let placed = self.gateway.place(now, &wanted);

@@ -35,6 +35,7 @@ pub(super) struct Waits {
     pub(super) call: u32,
     pub(super) prompt_tokens: u64,
     output_tokens: u64,
+    max_output_tokens: Option<u64>,
     pub(super) class: Option<Class>,
     pub(super) names: Vec<BlockName>,
 }
@@ -47,6 +48,7 @@ pub(super) struct Request {
     call: u32,
     pub(super) prompt_tokens: u64,
     pub(super) output_tokens: u64,
+    pub(super) max_output_tokens: Option<u64>,
     pub(super) stage: Stage,
     pub(super) attempt: u8,
     pub(super) open: Open,
@@ -64,22 +66,40 @@ impl World<'_> {
         let now = self.now;
         let Some(what) = self.sessions.call(session, call as usize) else { return };
         let (prompt_tokens, output_tokens) = (what.prompt.tokens().max(1), what.output_tokens.max(1));
+        let max_output_tokens = what.max_output_tokens;
         let mut names = Vec::new();
         names::extend(&mut names, &what.prompt);
         self.figures.arrived(now);
         let number = self.figures.requests.arrived;
-        let waits = Waits { number, arrived: now, session, call, prompt_tokens, output_tokens, class: None, names };
+        let waits = Waits {
+            number,
+            arrived: now,
+            session,
+            call,
+            prompt_tokens,
+            output_tokens,
+            max_output_tokens,
+            class: None,
+            names,
+        };
         self.at_the_door(waits);
     }
 
     /// A place is chosen, and another one where nobody answers.
     pub(super) fn launch(&mut self, waits: Waits) {
         let now = self.now;
-        let Waits { number, arrived, session, call, prompt_tokens, output_tokens, mut class, names } = waits;
+        let Waits { number, arrived, session, call, prompt_tokens, output_tokens, max_output_tokens, mut class, names } =
+            waits;
         let role = if self.fleet.is_split() { LegRole::Prefill } else { LegRole::Unified };
         let mut exclude: Vec<InstanceId> = Vec::new();
         for attempt in 0..MOST_ATTEMPTS {
-            let wanted = Wanted { role, attempt, exclude: &exclude, ..Wanted::new(number, &names, prompt_tokens) };
+            let wanted = Wanted {
+                role,
+                attempt,
+                exclude: &exclude,
+                max_output_tokens,
+                ..Wanted::new(number, &names, prompt_tokens)
+            };
             let open = match self.gateway.place(now, &wanted) {
                 Ok(open) => open,
                 Err(error) => {
@@ -105,6 +125,7 @@ impl World<'_> {
                 call,
                 prompt_tokens,
                 output_tokens,
+                max_output_tokens,
                 stage: if role == LegRole::Prefill { Stage::Prefill } else { Stage::Whole },
                 attempt,
                 open,
@@ -195,6 +216,7 @@ impl World<'_> {
                 role,
                 attempt: request.attempt,
                 exclude: &exclude,
+                max_output_tokens: request.max_output_tokens,
                 ..Wanted::new(request.number, &names, request.prompt_tokens)
             };
             if let Ok(open) = self.gateway.place(now, &wanted) {

@@ -32,6 +32,7 @@ fn oc14_a_pause_does_not_grow_with_the_context() {
             after: Vec::new(),
             prompt: Prompt { block_tokens: 64, runs: vec![Run { first: 0, len: tokens / 64 }], tail: None },
             echo_tokens: 0,
+            max_output_tokens: None,
             output_tokens: 1_500,
             recorded: None,
         };

@@ -100,6 +100,7 @@ fn client(number: u64, calls: u64, input: u64, output_tokens: u64) -> Session {
             tail: None,
         },
         echo_tokens: 0,
+        max_output_tokens: None,
         output_tokens,
         recorded: None,
     };

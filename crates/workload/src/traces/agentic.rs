@@ -147,7 +147,14 @@ fn chain(
                 last = Some((calls.len(), row));
                 previous = Some(prompt.clone());
                 let recorded = row.1.map(Nanos::from_secs_f64);
-                calls.push(Call { after, prompt, echo_tokens: 0, output_tokens: row.4.max(1), recorded });
+                calls.push(Call {
+                    after,
+                    prompt,
+                    echo_tokens: 0,
+                    output_tokens: row.4.max(1),
+                    max_output_tokens: None,
+                    recorded,
+                });
             }
             Entry::Sub { sub } => {
                 let starts_after = last.map(|(call, row)| {

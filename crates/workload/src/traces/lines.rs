@@ -1,4 +1,4 @@
-//! Lines of a plain or zstd-compressed file, one at a time, of bounded length.
+//! Lines of a plain, zstd- or gzip-compressed file, one at a time, of bounded length.
 
 use super::error::TraceError;
 use std::fs::File;
@@ -25,13 +25,13 @@ impl Lines {
     pub fn open(path: &Path) -> Result<Lines, TraceError> {
         let failed = |source| TraceError::Open { path: path.to_owned(), source };
         let mut file = BufReader::new(File::open(path).map_err(failed)?);
-        if file.fill_buf().map_err(failed)?.starts_with(&GZIP_MAGIC) {
-            let expected = "gzip; expected plain text or zstd (`zcat FILE |`, and /dev/stdin as the trace)".to_owned();
-            return Err(TraceError::Line { path: path.to_owned(), line: 1, column: 1, expected });
-        }
-        let compressed = file.fill_buf().map_err(failed)?.starts_with(&ZSTD_MAGIC);
-        let reader: Box<dyn BufRead + Send> = if compressed {
+        let head = file.fill_buf().map_err(failed)?;
+        let (zstd, gzip) = (head.starts_with(&ZSTD_MAGIC), head.starts_with(&GZIP_MAGIC));
+        let reader: Box<dyn BufRead + Send> = if zstd {
             Box::new(BufReader::new(zstd::Decoder::with_buffer(file).map_err(failed)?))
+        } else if gzip {
+            // Of several members, as `cat a.gz b.gz` makes them.
+            Box::new(BufReader::new(flate2::bufread::MultiGzDecoder::new(file)))
         } else {
             Box::new(file)
         };

@@ -20,11 +20,18 @@ struct Row {
     input_length: u64,
     output_length: u64,
     hash_ids: Vec<u64>,
+    /// Not in Mooncake's own file; `plimsoll sim import` writes it where a log knows it.
+    max_tokens: Option<u64>,
 }
 
 pub(super) fn parse(line: &str, number: u64) -> Result<Session, (usize, String)> {
     let row: Row = serde_json::from_str(line).map_err(|error| at_column(&error))?;
-    for (key, tokens) in [("\"input_length\"", row.input_length), ("\"output_length\"", row.output_length)] {
+    let lengths = [
+        ("\"input_length\"", row.input_length),
+        ("\"output_length\"", row.output_length),
+        ("\"max_tokens\"", row.max_tokens.unwrap_or(0)),
+    ];
+    for (key, tokens) in lengths {
         if tokens > MOST_TOKENS {
             let column = line.find(key).unwrap_or(0) + 1;
             return Err((column, format!("{key} is {tokens}; expected at most {MOST_TOKENS} tokens")));
@@ -50,6 +57,7 @@ pub(super) fn parse(line: &str, number: u64) -> Result<Session, (usize, String)>
         prompt: Prompt { block_tokens: BLOCK_TOKENS, runs, tail },
         echo_tokens: 0,
         output_tokens: row.output_length.max(1),
+        max_output_tokens: row.max_tokens,
         recorded: None,
     };
     let start = Nanos::from_millis(row.timestamp);

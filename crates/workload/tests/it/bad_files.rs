@@ -52,20 +52,39 @@ fn an_agentic_call_must_add_up() {
     assert!(got.starts_with("line 1 column 1: call 1 lists 10 blocks of which 9 are kept; expected 4"), "{got}");
 }
 
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    Write::write_all(&mut encoder, bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
 #[test]
 fn a_compressed_file_cut_short_is_an_error_and_not_an_end() {
     let rows = format!("{ROW}\n").repeat(50_000);
-    let packed = zstd::encode_all(rows.as_bytes(), 1).unwrap();
-    let got = complaint("short.zst", &packed[..packed.len() / 2]);
-    assert!(got.contains("reading stopped") && got.contains("cut short"), "{got}");
+    for packed in [zstd::encode_all(rows.as_bytes(), 1).unwrap(), gzip(rows.as_bytes())] {
+        // Without its last bytes all rows may be there, but nobody knows.
+        for length in [packed.len() / 2, packed.len() - 3] {
+            let got = complaint("short", &packed[..length]);
+            assert!(got.contains("reading stopped") && got.contains("cut short"), "{got}");
+        }
+    }
+    let mut broken = gzip(rows.as_bytes());
+    let at = broken.len() - 6;
+    broken[at] ^= 1;
+    assert!(complaint("broken", &broken).contains("reading stopped"));
 }
 
 #[test]
 fn compression_and_format_are_told_by_content() {
     let rows = format!("{ROW}\n\n{ROW}\n");
-    for (name, content) in
-        [("plain.zst", rows.clone().into_bytes()), ("packed", zstd::encode_all(rows.as_bytes(), 1).unwrap())]
-    {
+    let members = [gzip(format!("{ROW}\n").as_bytes()), gzip(format!("\n{ROW}\n").as_bytes())].concat();
+    for (name, content) in [
+        ("plain.zst", rows.clone().into_bytes()),
+        ("packed", zstd::encode_all(rows.as_bytes(), 1).unwrap()),
+        ("plain.gz", rows.clone().into_bytes()),
+        ("zipped", gzip(rows.as_bytes())),
+        ("members", members),
+    ] {
         let path = file(name, &content);
         let trace = Trace::open(&path).unwrap();
         assert_eq!(trace.format(), Format::Mooncake);

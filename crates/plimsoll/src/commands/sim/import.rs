@@ -39,9 +39,10 @@ pub(super) fn run(args: &ImportArgs) -> Result<(), Failure> {
         for call in &session.calls {
             let ids = call.prompt.block_ids().chain(call.prompt.tail.map(|tail| tail.id));
             let ids: Vec<String> = ids.map(|id| id.to_string()).collect();
+            let most = call.max_output_tokens.map_or_else(String::new, |most| format!("\"max_tokens\":{most},"));
             let _ = writeln!(
                 text,
-                "{{\"timestamp\":{},\"input_length\":{},\"output_length\":{},\"hash_ids\":[{}]}}",
+                "{{\"timestamp\":{},\"input_length\":{},\"output_length\":{},{most}\"hash_ids\":[{}]}}",
                 session.start.0 / 1_000_000,
                 call.prompt.tokens(),
                 call.output_tokens,
