@@ -198,6 +198,7 @@ fn place(flow: &mut Flow) -> Result<Box<Attempt>, Failure> {
             expected_wait_ms: placed.expected_wait.map(Nanos::as_millis_f64),
             hit_tokens: flow.cache.is_some().then_some(placed.hit_tokens),
             candidates: std::mem::take(&mut placed.candidates),
+            basis: placed.basis,
             considered: placed.considered,
             panic: placed.panic,
             half_open: placed.half_open,

@@ -6,7 +6,7 @@
 
 use parking_lot::Mutex;
 use plimsoll_core::{Class, ErrorCode, InstanceId, Outcome, Rank};
-use plimsoll_load::Scored;
+use plimsoll_load::{Basis, Scored};
 use serde::Serialize;
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -89,6 +89,8 @@ pub struct AttemptRecord {
     pub hit_tokens: Option<u64>,
     /// Best candidates, best first.
     pub candidates: Vec<Scored>,
+    /// With the candidates, all that the choice followed from: `plimsoll sim replay-decisions` makes it again.
+    pub basis: Option<Basis>,
     pub considered: usize,
     pub panic: bool,
     pub half_open: bool,

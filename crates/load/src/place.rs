@@ -14,7 +14,7 @@ use crate::ask::Ask;
 use crate::config::{PolicyKind, SchedulerConfig};
 use crate::roster::Row;
 use plimsoll_core::{Nanos, Target};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Scores closer than this to the best are ties whatever the fraction, in seconds.
@@ -136,6 +136,34 @@ pub trait Placement: fmt::Debug + Send {
     fn minds_tiers(&self) -> bool {
         true
     }
+
+    /// What its next choice for this model depends on besides what it will be shown. `None`: it does not say, and its choices
+    /// cannot be made again from their records.
+    fn state(&self, _model: &str) -> Option<State> {
+        None
+    }
+}
+
+/// What a rule remembers from one choice to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// So many words were drawn from the seeded generator.
+    Drawn(u64),
+    /// Who was chosen last; `None` before the first choice.
+    Last(Option<Target>),
+}
+
+/// A rule as it stood before a choice. `None` where the state is another rule's.
+pub(crate) fn resume(policy: PolicyKind, seed: u64, state: State, model: &str) -> Option<Box<dyn Placement>> {
+    let least = |reason, drawn| Box::new(least_score::LeastScore::resume(seed, reason, drawn)) as Box<dyn Placement>;
+    Some(match (policy, state) {
+        (PolicyKind::LeastDelay, State::Drawn(drawn)) => least(Reason::LeastDelay, drawn),
+        (PolicyKind::LeastWait, State::Drawn(drawn)) => least(Reason::LeastWait, drawn),
+        (PolicyKind::PowerOfTwo, State::Drawn(drawn)) => Box::new(power_of_two::PowerOfTwo::resume(seed, drawn)),
+        (PolicyKind::RoundRobin, State::Last(last)) => Box::new(round_robin::RoundRobin::resume(model, last)),
+        _ => return None,
+    })
 }
 
 /// The rule that the configuration names.

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use std::ops::{Deref, DerefMut};
 
 /// Where a glance lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Row(u32);
 
 #[derive(Debug)]

@@ -3,8 +3,9 @@
 use crate::ask::Ticket;
 use crate::health::{HealthChange, HealthState};
 use crate::place::Reason;
+use crate::replay::Basis;
 use plimsoll_core::{EngineKind, InstanceId, Nanos, Rank, Target};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A choice that is already charged to the ledger. Settle its ticket exactly once.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +20,8 @@ pub struct Placed {
     /// The best candidates (never more than `record_candidates`), best first; the target is always among them
     /// unless none are recorded.
     pub candidates: Vec<Scored>,
+    /// What the choice followed from besides its candidates; `None` where none are recorded, and for a rule that does not say.
+    pub basis: Option<Basis>,
     /// How many candidates there were.
     pub considered: usize,
     /// Every instance of the model was out, so those that are out were candidates.
@@ -30,14 +33,18 @@ pub struct Placed {
 }
 
 /// One candidate as it stood at the moment of the choice, before the charge; own plus trusted foreign load.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scored {
     pub target: Target,
+    /// Its place in the order in which the rule saw the candidates.
+    pub at: u32,
     pub expected_wait_s: f64,
     /// What was compared: the wait, and with `least_delay` the delay put on others.
     pub score_s: f64,
-    pub requests: u32,
-    pub uncached_prefill_tokens: u64,
+    pub requests: f64,
+    pub uncached_prefill_tokens: f64,
+    /// What a token's prefill was taken to need.
+    pub prefill_s_per_token: f64,
     pub reserved_kv_tokens: u64,
     /// Of this request's prompt.
     pub hit_tokens: u64,

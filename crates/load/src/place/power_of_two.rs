@@ -3,7 +3,7 @@
 //!
 //! Compared by the score that the ledger gives, never by polled load alone, which herds between polls (`gateways.md` §1.1).
 
-use super::{Choice, Placement, Reason, View};
+use super::{Choice, Placement, Reason, State, View};
 use crate::ask::Ask;
 use plimsoll_core::Nanos;
 use rand::{RngExt, SeedableRng};
@@ -19,6 +19,13 @@ impl PowerOfTwo {
     pub fn new(seed: u64) -> Self {
         PowerOfTwo { draws: ChaCha8Rng::seed_from_u64(seed) }
     }
+
+    /// As it stands after so many drawn words.
+    pub(super) fn resume(seed: u64, drawn: u64) -> Self {
+        let mut rule = PowerOfTwo::new(seed);
+        rule.draws.set_word_pos(u128::from(drawn));
+        rule
+    }
 }
 
 impl Placement for PowerOfTwo {
@@ -33,5 +40,9 @@ impl Placement for PowerOfTwo {
         // Equal scores: the first draw, which is uniform itself.
         let better = view.candidates[second].score_s < view.candidates[first].score_s;
         Some(Choice { index: if better { second } else { first }, reason: Reason::BetterOfTwo })
+    }
+
+    fn state(&self, _model: &str) -> Option<State> {
+        u64::try_from(self.draws.get_word_pos()).ok().map(State::Drawn)
     }
 }

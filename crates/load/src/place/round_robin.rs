@@ -3,7 +3,7 @@
 //! The cursor is the last target, not an index: the next is the smallest target above it, so that instances that
 //! come, go or are excluded shift nobody else's turn.
 
-use super::{Choice, Placement, Reason, View};
+use super::{Choice, Placement, Reason, State, View};
 use crate::ask::Ask;
 use plimsoll_core::{Nanos, Target};
 use std::collections::BTreeMap;
@@ -19,6 +19,13 @@ pub struct RoundRobin {
 /// A target as one number of the same order.
 const fn order(target: Target) -> u64 {
     (target.instance.0 as u64) << 16 | target.rank.0 as u64
+}
+
+impl RoundRobin {
+    /// As it stands after this choice for this model.
+    pub(super) fn resume(model: &str, last: Option<Target>) -> Self {
+        RoundRobin { last: last.map(|last| (model.to_owned(), last)).into_iter().collect() }
+    }
 }
 
 impl Placement for RoundRobin {
@@ -47,5 +54,9 @@ impl Placement for RoundRobin {
         }
         let reason = if view.candidates.len() == 1 { Reason::Only } else { Reason::RoundRobin };
         Some(Choice { index, reason })
+    }
+
+    fn state(&self, model: &str) -> Option<State> {
+        Some(State::Last(self.last.get(model).copied()))
     }
 }

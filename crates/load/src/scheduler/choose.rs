@@ -16,6 +16,7 @@ use crate::ask::Ask;
 use crate::instance::Instance;
 use crate::ledger::Entry;
 use crate::place::{Candidate, Load, Loads, View};
+use crate::replay::Basis;
 use crate::roster::Roster;
 use crate::verdict::{PlaceError, Placed};
 use candidates::Walk;
@@ -47,14 +48,17 @@ impl Scheduler {
         let candidates = &self.scratch[..offered];
         let loads = Numbers { roster: &self.roster, price: &price, ask };
         let view = View { model: &pool.model, candidates, tie_fraction: self.config.tie_fraction, loads: &loads };
+        let recorded = self.config.record_candidates;
+        let state = if recorded > 0 { self.policy.state(&pool.model) } else { None };
         let choice = self.policy.place(now, &view, ask);
         let Some((choice, &candidate)) = choice.and_then(|c| Some((c, candidates.get(c.index)?))) else {
             return Err(PlaceError::NoCandidate { reasons: walk.reasons() });
         };
-        let (recorded, all) = (self.config.record_candidates, &self.scratch);
+        let all = &self.scratch;
         let best = record::best(all, gathered.best_tier, choice.index, recorded);
-        let scored = |&index: &usize| self.terms(&all[index], &price, ask).scored(all[index].target);
+        let scored = |&index: &usize| self.terms(&all[index], &price, ask).scored(all[index].target, index);
         let candidates = best.iter().map(scored).collect();
+        let basis = state.map(|state| Basis::new(&self.config, ask, state, offered));
         let terms = self.terms(&candidate, &price, ask);
         let (half_open, prefill_until) = self.charge(now, ask, &candidate, &terms)?;
         Ok(Placed {
@@ -64,6 +68,7 @@ impl Scheduler {
             expected_wait: Some(Nanos::from_secs_f64(terms.seconds.expected_wait_s)),
             hit_tokens: ask.hit_tokens(candidate.target),
             candidates,
+            basis,
             considered: self.scratch.len(),
             panic: gathered.panic,
             half_open,

@@ -16,6 +16,7 @@ mod pool_loads;
 mod price;
 mod records;
 mod refusals;
+mod replay;
 mod reports;
 mod spread;
 mod ties;

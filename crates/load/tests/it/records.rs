@@ -18,8 +18,8 @@ fn candidates_are_the_best_in_order_with_the_target_among_them() {
             assert_eq!((placed.candidates.len(), placed.considered), (5, 40));
             assert!(placed.candidates.iter().any(|c| c.target == placed.target), "{policy:?}");
             assert!(placed.candidates.is_sorted_by(|a, b| a.score_s <= b.score_s), "{policy:?}");
-            assert_eq!(placed.candidates[0].uncached_prefill_tokens, 0);
-            assert_eq!(placed.candidates[3].uncached_prefill_tokens, 3_000);
+            assert_eq!(placed.candidates[0].uncached_prefill_tokens, 0.0);
+            assert_eq!(placed.candidates[3].uncached_prefill_tokens, 3_000.0);
         }
     }
 }

@@ -4,10 +4,11 @@
 //! Both come from the same function of the same state, so they agree to the last bit.
 
 use crate::ask::{Ask, HeldTokens};
-use crate::config::{PolicyKind, SchedulerConfig};
+use crate::config::SchedulerConfig;
 use crate::glance::{Glance, real};
 use crate::place::price::{Prices, RankLoad, Seconds};
 use crate::reconcile::TrustClock;
+use crate::replay::Asked;
 use crate::verdict::Scored;
 use plimsoll_core::{Nanos, Target};
 
@@ -34,14 +35,16 @@ pub(super) struct Terms {
 
 impl Terms {
     /// For the decision record.
-    pub(super) fn scored(&self, target: Target) -> Scored {
+    pub(super) fn scored(&self, target: Target, at: usize) -> Scored {
         let Terms { load, reserved_kv_tokens, seconds, .. } = self;
         Scored {
             target,
+            at: at as u32,
             expected_wait_s: seconds.expected_wait_s,
             score_s: seconds.score_s,
-            requests: load.requests.round() as u32,
-            uncached_prefill_tokens: load.uncached_prefill_tokens.round() as u64,
+            requests: load.requests,
+            uncached_prefill_tokens: load.uncached_prefill_tokens,
+            prefill_s_per_token: load.prefill_s_per_token,
             reserved_kv_tokens: reserved_kv_tokens.round() as u64,
             hit_tokens: load.hit_tokens.round() as u64,
             host_tokens: load.host_tokens.round() as u64,
@@ -54,17 +57,11 @@ impl Price {
     pub(super) fn new(ask: &Ask<'_>, config: &SchedulerConfig, now: Nanos, peer_rate: Option<f64>) -> Self {
         let charge = ask.charge.bounded();
         let peer_rate = peer_rate.unwrap_or(config.assumed_prefill_tokens_per_s);
-        let (prompt, sequences) = (charge.uncached_prefill_tokens, real(charge.sequences));
-        let growth = real(charge.reserved_kv_tokens.saturating_sub(prompt));
-        let others_weight = match config.policy {
-            PolicyKind::LeastWait => 0.0,
-            _ => config.others_weight,
-        };
-        let load = config.assumed_kv_load_tokens_per_s;
+        let sequences = real(charge.sequences);
         Price {
             now,
             clock: TrustClock::new(now, config.report_stale),
-            prices: Prices::new(real(prompt), growth, sequences, load, others_weight),
+            prices: Asked::of(ask, config).prices(),
             kv_tokens: real(charge.reserved_kv_tokens),
             sequences,
             peer_s_per_token: 1.0 / peer_rate.max(1.0),
