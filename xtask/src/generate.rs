@@ -21,6 +21,7 @@ pub fn pages() -> anyhow::Result<Vec<(&'static str, String)>> {
     Ok(vec![
         ("settings.md", plimsoll_settings::reference::markdown()),
         ("settings.schema.json", serde_json::to_string_pretty(&plimsoll_settings::json_schema())? + "\n"),
+        ("report.schema.json", serde_json::to_string_pretty(&plimsoll_sim::report::json_schema())? + "\n"),
         ("cli.md", cli::page()),
         ("errors.md", errors::page()),
         ("headers.md", headers::page()),

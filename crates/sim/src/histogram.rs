@@ -4,6 +4,7 @@
 //! only: adding in another order gives the same report.
 
 use crate::step_time::{FS_PER_NS, Ramp};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 const BITS: u32 = 7;
@@ -21,7 +22,7 @@ pub struct Histogram {
 }
 
 /// A distribution of times in milliseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
     pub count: u64,
     pub mean: f64,

@@ -14,6 +14,7 @@ use plimsoll_core::Nanos;
 use plimsoll_load::SchedulerConfig;
 use plimsoll_timing::{Kernel, Profile};
 use plimsoll_traffic::admission::Rules;
+use plimsoll_workload::Session;
 use plimsoll_workload::traces::TraceError;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,6 +37,8 @@ pub struct Question {
     pub kv_tokens: Option<u64>,
     pub max_running: Option<u64>,
     pub token_budget: Option<u64>,
+    /// Longest prompt plus output.
+    pub context_tokens: Option<u64>,
     /// `K0`, `K1` or `K2` in place of the profile's kernel family.
     pub kernel: Option<KernelFamily>,
     /// For what pages are taken at admission.
@@ -48,6 +51,8 @@ pub struct Question {
     pub event_lag: Nanos,
     pub assumed_output_tokens: u64,
     pub single_steps: bool,
+    /// Every step of an engine is so many times as fast as the profile says.
+    pub speedup: f64,
     /// Engines that take requests over after their prefill; the others then prefill only.
     pub decode_instances: u32,
     /// Bytes per second from one engine to another.
@@ -96,6 +101,7 @@ impl Question {
             kv_tokens: None,
             max_running: None,
             token_budget: None,
+            context_tokens: None,
             kernel: None,
             reserve: Reserve::Prompt,
             cache_view: true,
@@ -105,6 +111,7 @@ impl Question {
             event_lag: gateway.event_lag,
             assumed_output_tokens: gateway.assumed_output_tokens,
             single_steps: false,
+            speedup: 1.0,
             decode_instances: 0,
             network_bytes_per_s: None,
             host: None,
@@ -123,6 +130,7 @@ impl Question {
         let mut profile = load_profile(&self.profile)?;
         let serving = &mut profile.serving;
         serving.kv_tokens = self.kv_tokens.unwrap_or(serving.kv_tokens);
+        serving.context_tokens = self.context_tokens.unwrap_or(serving.context_tokens);
         serving.max_running = self.max_running.unwrap_or(serving.max_running);
         serving.token_budget = self.token_budget.unwrap_or(serving.token_budget).max(serving.max_running);
         profile.kernel = match (self.kernel, profile.kernel) {
@@ -139,6 +147,37 @@ impl Question {
     /// # Errors
     /// When the question is wrong, the trace is broken, or nothing can move any more.
     pub fn answer(&self, watcher: &mut dyn Watcher) -> Result<Report, QuestionError> {
+        let profile = self.checked()?;
+        let input = InputOptions { seed: self.seed, ..self.input };
+        let input = Input::open(&self.trace, input).map_err(|error| match error {
+            TraceError::Open { .. } => QuestionError::Asked(error.to_string()),
+            _ => RunError::Input(error.to_string()).into(),
+        })?;
+        let skipped = input.skipped();
+        let block_tokens = input.block_tokens();
+        let config = self.config(profile, block_tokens);
+        let mut report = run(config, Box::new(input), watcher)?;
+        report.setup.skipped_rows = skipped.get();
+        Ok(report)
+    }
+
+    /// Runs it on these sessions, in order of their start, in place of those of the trace; `block_tokens` are those of their prompts.
+    ///
+    /// # Errors
+    /// As [`Self::answer`].
+    pub fn answer_sessions(
+        &self,
+        sessions: Vec<Session>,
+        block_tokens: u64,
+        watcher: &mut dyn Watcher,
+    ) -> Result<Report, QuestionError> {
+        let profile = self.checked()?;
+        let config = self.config(profile, block_tokens);
+        Ok(run(config, Box::new(sessions.into_iter().map(Ok)), watcher)?)
+    }
+
+    /// The profile, where the question is none that must be refused.
+    fn checked(&self) -> Result<Profile, QuestionError> {
         let profile = self.profile()?;
         let asked = |what: &str| Err(QuestionError::Asked(what.to_owned()));
         if self.instances == 0 {
@@ -158,17 +197,10 @@ impl Question {
         if !(self.input.starts_per_s > 0.0 && self.input.starts_per_s.is_finite()) {
             return asked("starts per second must be above 0");
         }
-        let input = InputOptions { seed: self.seed, ..self.input };
-        let input = Input::open(&self.trace, input).map_err(|error| match error {
-            TraceError::Open { .. } => QuestionError::Asked(error.to_string()),
-            _ => RunError::Input(error.to_string()).into(),
-        })?;
-        let skipped = input.skipped();
-        let block_tokens = input.block_tokens();
-        let config = self.config(profile, block_tokens);
-        let mut report = run(config, Box::new(input), watcher)?;
-        report.setup.skipped_rows = skipped.get();
-        Ok(report)
+        if !(self.speedup > 0.0 && self.speedup.is_finite()) {
+            return asked("the speed-up must be above 0");
+        }
+        Ok(profile)
     }
 
     fn ranks(&self, profile: &Profile) -> u16 {
@@ -200,6 +232,9 @@ impl Question {
         let mut fleet = FleetConfig::of(profile, self.instances, shape);
         fleet.gpus_per_instance = fleet.gpus_per_instance / u32::from(fleet.ranks) * u32::from(ranks);
         fleet.ranks = ranks;
+        if self.speedup != 1.0 {
+            fleet.speed_up(self.speedup);
+        }
         (fleet.host, fleet.pool, fleet.decode_instances) = (self.host, self.pool, self.decode_instances);
         fleet.network.bytes_per_s = self.network_bytes_per_s.unwrap_or(fleet.network.bytes_per_s);
         Config {
@@ -232,10 +267,12 @@ impl Question {
                 settings.insert(name.to_owned(), value);
             }
         };
+        put(self.speedup != usual.speedup, "speedup", self.speedup.to_string());
         put(self.ranks.is_some(), "ranks", ranks.to_string());
         put(self.kv_tokens.is_some(), "kv_tokens", profile.serving.kv_tokens.to_string());
         put(self.max_running.is_some(), "max_running", profile.serving.max_running.to_string());
         put(self.token_budget.is_some(), "token_budget", profile.serving.token_budget.to_string());
+        put(self.context_tokens.is_some(), "context_tokens", profile.serving.context_tokens.to_string());
         put(self.kernel.is_some(), "kernel", format!("{:?}", profile.kernel));
         put(self.reserve != usual.reserve, "reserve", format!("{:?}", self.reserve));
         put(!self.cache_view, "cache_view", "off".to_owned());

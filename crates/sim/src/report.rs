@@ -5,6 +5,7 @@
 use crate::histogram::Summary;
 use crate::series::Columns;
 use crate::world::MoveFigures;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ use std::collections::BTreeMap;
 pub const FORMAT: u32 = 1;
 
 /// The whole of it. Times in milliseconds or seconds as the names say, counts in tokens or requests.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
     pub format: u32,
     pub setup: Setup,
@@ -40,7 +41,7 @@ pub struct Report {
 }
 
 /// What was asked.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Setup {
     pub trace: String,
     pub profile: String,
@@ -61,7 +62,7 @@ pub struct Setup {
     pub skipped_rows: u64,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Requests {
     pub arrived: u64,
     pub completed: u64,
@@ -73,7 +74,7 @@ pub struct Requests {
     pub failed: u64,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Tokens {
     pub prompt: u64,
     pub cached: u64,
@@ -90,7 +91,7 @@ pub struct Tokens {
     pub prompt_per_s: f64,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClassFigures {
     pub requests: u64,
     pub refused: u64,
@@ -100,7 +101,7 @@ pub struct ClassFigures {
     pub attainment: f64,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct InstanceFigures {
     /// `unified`, `prefill` or `decode`.
     pub role: String,
@@ -161,6 +162,16 @@ impl Report {
         }
         Ok(report)
     }
+}
+
+/// JSON schema of a report, as `docs/reference/report.schema.json` holds it.
+#[must_use]
+pub fn json_schema() -> Value {
+    let mut schema = schemars::schema_for!(Report).to_value();
+    if let Some(table) = schema.as_object_mut() {
+        table.insert("title".to_owned(), "plimsoll sim report".into());
+    }
+    schema
 }
 
 fn round(value: &mut Value) {

@@ -1,6 +1,7 @@
 //! What happened when: figures over time in a bounded number of bins, whose width doubles as the run grows longer.
 
 use plimsoll_core::Nanos;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -78,7 +79,7 @@ impl Default for Series {
 }
 
 /// A column for each figure, a row for each bin; empty bins have no percentile.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Columns {
     /// Seconds.
     pub bin_s: f64,

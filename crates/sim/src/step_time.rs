@@ -42,6 +42,24 @@ impl StepTime for Profile {
     }
 }
 
+/// Another's steps, so many times as fast: what `plimsoll engine --timing-speedup` does.
+#[derive(Debug)]
+pub struct SpedUp {
+    pub time: Box<dyn StepTime>,
+    /// Above 0.
+    pub times: f64,
+}
+
+impl StepTime for SpedUp {
+    fn step_us(&self, shape: &StepShape) -> f64 {
+        self.time.step_us(shape) / self.times
+    }
+
+    fn context_token_us(&self) -> Option<f64> {
+        self.time.context_token_us().map(|us| us / self.times)
+    }
+}
+
 /// Requests that decode together, as far as time depends on them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecodeLoad {

@@ -4,6 +4,7 @@
 //! have a divisor of their own: at the prompt's divisor most answers would be one or two tokens and no time between
 //! tokens could be measured.
 
+use crate::plan::{Prompt, Session, Tail};
 use plimsoll_core::Nanos;
 
 /// How much smaller and faster a workload runs than its source. All divisors are at least 1 (time: above 0).
@@ -30,6 +31,20 @@ impl Scale {
     #[must_use]
     pub fn output(&self, tokens: u64) -> u64 {
         tokens.div_ceil(self.output_divisor.max(1)).max(1)
+    }
+
+    /// A session with the lengths that its texts will have; times stay as they are.
+    #[must_use]
+    pub fn lengths(&self, mut session: Session) -> Session {
+        for call in &mut session.calls {
+            let Prompt { block_tokens, tail, .. } = &mut call.prompt;
+            *tail = tail.map(|tail| Tail { tokens: self.words(tail.tokens), ..tail });
+            *block_tokens = self.words(*block_tokens);
+            call.echo_tokens = self.words(call.echo_tokens);
+            call.output_tokens = self.output(call.output_tokens);
+            call.max_output_tokens = call.max_output_tokens.map(|most| self.output(most));
+        }
+        session
     }
 
     /// A start time.

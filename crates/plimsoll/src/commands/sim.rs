@@ -2,9 +2,11 @@
 
 mod compare;
 mod experiment;
+mod fidelity;
 mod import;
 mod profiles;
 mod progress;
+mod replay_decisions;
 mod run;
 
 use crate::Failure;
@@ -29,13 +31,17 @@ pub enum SimCommand {
     Compare(CompareArgs),
     /// List the engine profiles and the placement policies
     Profiles,
+    /// Hold the simulator against real processes: the same trace through a gateway and built-in engines, and simulated
+    Fidelity(Box<FidelityArgs>),
+    /// Make the choices of a gateway's decision log again, and say which come out otherwise
+    ReplayDecisions(ReplayArgs),
     /// Turn an access log into a trace
     Import(ImportArgs),
 }
 
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
-    /// Trace: Mooncake JSONL, compact agentic JSONL, or a log of lengths as CSV or JSONL; plain or .zst
+    /// Trace: Mooncake JSONL, compact agentic JSONL, or a log of lengths as CSV or JSONL; plain, .zst or .gz
     #[arg(long, value_name = "FILE")]
     pub trace: PathBuf,
     /// Engine profile, or a TOML file of the same form; `plimsoll sim profiles` lists those built in
@@ -153,8 +159,58 @@ pub struct CompareArgs {
 }
 
 #[derive(Clone, Debug, Args)]
+pub struct FidelityArgs {
+    /// Trace, as `plimsoll sim run` reads it
+    #[arg(long, value_name = "FILE")]
+    pub trace: PathBuf,
+    /// Engine profile, or a TOML file of the same form
+    #[arg(long, value_name = "NAME", default_value = "h100-llama3-8b")]
+    pub profile: String,
+    /// Engines, one process each
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub instances: u32,
+    /// How an engine is chosen
+    #[arg(long, value_name = "NAME", default_value = "least_delay", value_parser = ["least_delay", "least_wait", "round_robin", "power_of_two"])]
+    pub policy: String,
+    /// Seed of every draw, in the gateway and in the simulator
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Rows or sessions
+    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub limit: u64,
+    /// Replay X times as fast as recorded
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = super::demo::above_zero)]
+    pub rate: f64,
+    /// Rows or sessions that begin per second where the trace does not say when
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = super::demo::above_zero)]
+    pub starts_per_s: f64,
+    /// Longest pause between two calls of a session, in seconds
+    #[arg(long, value_name = "SECONDS")]
+    pub longest_pause_s: Option<f64>,
+    /// Divide the trace's lengths and the engines' sizes by this; blocks stay whole pages of 16 tokens
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=32))]
+    pub scale: u64,
+    /// Make the engines so many times slower than their profile, here and in the simulator, so that this machine keeps up
+    #[arg(long, value_name = "X", default_value_t = 16.0, value_parser = super::demo::above_zero)]
+    pub slow: f64,
+    /// Write the figures here, as JSON; `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ReplayArgs {
+    /// Log of `plimsoll serve --decision-log`; plain, .zst or .gz
+    #[arg(long, value_name = "FILE")]
+    pub log: PathBuf,
+    /// Write the counts and the first differences here, as JSON; `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
 pub struct ImportArgs {
-    /// Log to read: CSV with a line of names, or one JSON object a line; plain or .zst
+    /// Log to read: CSV with a line of names, or one JSON object a line; plain, .zst or .gz
     #[arg(long, value_name = "FILE", required_unless_present = "columns")]
     pub from: Option<PathBuf>,
     /// Trace to write (Mooncake JSONL); `-` for stdout
@@ -176,6 +232,8 @@ pub fn run(args: SimArgs) -> Result<(), Failure> {
         SimCommand::Experiment(args) => experiment::run(&args),
         SimCommand::Compare(args) => compare::run(&args),
         SimCommand::Profiles => profiles::run(),
+        SimCommand::Fidelity(args) => fidelity::run(&args),
+        SimCommand::ReplayDecisions(args) => replay_decisions::run(&args),
         SimCommand::Import(args) => import::run(&args),
     }
 }

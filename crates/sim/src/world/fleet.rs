@@ -2,7 +2,7 @@
 
 use super::World;
 use crate::engine::{Below, EngineShape, Instance};
-use crate::step_time::StepTime;
+use crate::step_time::{SpedUp, StepTime};
 use crate::tier::{Link, SharedTier, Tier, TierConfig};
 use plimsoll_core::{InstanceId, LegRole, Nanos, Rank};
 use plimsoll_timing::Profile;
@@ -63,6 +63,11 @@ impl FleetConfig {
             time: Some(time),
             shared: None,
         }
+    }
+
+    /// Makes every step so many times as fast; above 0.
+    pub fn speed_up(&mut self, times: f64) {
+        self.time = self.time.take().map(|time| Box::new(SpedUp { time, times }) as Box<dyn StepTime>);
     }
 
     pub(super) fn take_time(&mut self) -> Box<dyn StepTime> {

@@ -11,6 +11,7 @@ use crate::gateway::Wanted;
 use crate::histogram::{Histogram, Summary};
 use plimsoll_core::{InstanceId, Nanos, Rank, Target};
 use plimsoll_load::AttemptEnd;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -77,7 +78,7 @@ impl Mover for KvBalance {
 }
 
 /// What moves cost, for the report.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MoveFigures {
     pub moved: u64,
     /// Ended or was preempted before it had moved, or its destination was gone.
@@ -220,6 +221,7 @@ impl World<'_> {
             attempt: request.attempt,
             only: Some(copying.to),
             computed: true,
+            max_output_tokens: request.max_output_tokens,
             ..Wanted::new(request.number, &names, request.prompt_tokens)
         };
         let up = self.engines[copying.to.instance.0 as usize].up;

@@ -1,10 +1,26 @@
 //! The processes of a command that plays a whole deployment: engines, a gateway, their logs, and the order in which they end.
 
+use super::client::Client;
+use super::fleet::addresses;
 use super::process::Process;
 use crate::Failure;
+use plimsoll_pools::prometheus::samples;
+use serde_json::Value;
 use std::hash::{BuildHasher as _, RandomState};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
+
+const READY_LIMIT: Duration = Duration::from_secs(60);
+
+/// How far the machine was behind the schedule of engines in timing mode.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lateness {
+    /// Share of late steps, mean of the engines.
+    pub(crate) steps: f64,
+    /// Seconds that were given up, all engines.
+    pub(crate) lost_s: f64,
+}
 
 pub(crate) struct Children {
     /// Of the command, for names and messages.
@@ -34,6 +50,68 @@ impl Children {
     /// What the gateway's process is told besides its arguments: the token stays out of the process list.
     pub(crate) fn gateway_env(&self) -> [(&str, &str); 1] {
         [("PLIMSOLL_ADMIN__TOKEN", self.admin_token.as_str())]
+    }
+
+    /// Starts so many engines with the same arguments, numbered in the order in which the gateway will be told of them.
+    ///
+    /// # Errors
+    /// When one does not come up.
+    pub(crate) async fn start_engines(&mut self, count: u32, args: &[String]) -> Result<(), Failure> {
+        let mut starting = JoinSet::new();
+        for n in 0..count {
+            let (folder, args) = (self.folder.clone(), args.to_vec());
+            starting.spawn(async move { (n, Process::start(&format!("engine {n}"), &args, &[], &folder).await) });
+        }
+        let mut started = std::collections::BTreeMap::new();
+        while let Some(engine) = starting.join_next().await {
+            let (n, engine) = engine.map_err(Failure::failed)?;
+            started.insert(n, engine?);
+        }
+        self.engines = started.into_values().collect();
+        Ok(())
+    }
+
+    /// Starts a gateway with these settings and waits until all engines are healthy. Returns its address for clients.
+    ///
+    /// # Errors
+    /// When it does not come up, or not all engines do.
+    pub(crate) async fn start_gateway(&mut self, settings: &str) -> Result<String, Failure> {
+        let config = self.folder.join("plimsoll.toml");
+        std::fs::write(&config, settings)
+            .map_err(|error| Failure::failed(format!("{}: cannot be written: {error}", config.display())))?;
+        let serve = ["serve", "--config", &config.display().to_string()].map(str::to_owned);
+        let gateway = Process::start("gateway", &serve, &self.gateway_env(), &self.folder).await?;
+        let (data, admin) = addresses(&gateway.listening).ok_or_else(|| {
+            Failure::failed(format!("the gateway's first line was not understood: {}", gateway.listening))
+        })?;
+        self.gateway = Some(gateway);
+        let (begun, operator) = (Instant::now(), Client::new(&admin)?);
+        while begun.elapsed() < READY_LIMIT {
+            if let Ok((200, body)) = operator.get("/admin/engines", Some(&self.admin_token)).await
+                && let Ok(known) = serde_json::from_slice::<Value>(&body)
+                && let Some(known) = known["engines"].as_array()
+                && known.len() == self.engines.len()
+                && known.iter().all(|engine| engine["state"]["health"] == "healthy")
+            {
+                return Ok(data);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Err(Failure::failed(format!("the engines were not ready within {} s", READY_LIMIT.as_secs())))
+    }
+
+    /// From the engines' own counters. `None` where one does not say.
+    pub(crate) async fn lateness(&self) -> Option<Lateness> {
+        let mut late = Lateness::default();
+        for engine in &self.engines {
+            let client = Client::new(engine.listening.trim_end_matches('/')).ok()?;
+            let Ok((200, body)) = client.get("/metrics", None).await else { return None };
+            let text = String::from_utf8_lossy(&body);
+            let read = |name: &str| samples(&text).find(|sample| sample.name == name).map(|sample| sample.value);
+            late.steps += read("plimsoll_engine_timing_late_ratio")? / self.engines.len() as f64;
+            late.lost_s += read("plimsoll_engine_timing_lost_seconds_total")?;
+        }
+        Some(late)
     }
 
     /// Ends the gateway, then the engines, and reaps them. Keeps the logs where there was `trouble`.

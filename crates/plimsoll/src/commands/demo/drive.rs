@@ -7,6 +7,7 @@
 use super::client::Client;
 use super::conversation::{self, Conversation};
 use super::fleet::Fleet;
+use super::play::play;
 use super::source::Source;
 use super::stream::{self, Answer, Refusal, SILENCE_LIMIT, refusal};
 use super::tally::Tally;
@@ -74,40 +75,15 @@ impl Drive {
     }
 }
 
-/// Starts each call of the session when what it waits for has ended.
 async fn run_session(shared: Arc<Shared>, session: Session) {
     let conversation = Arc::new(Mutex::new(Conversation::new(&session)));
-    let mut ended: Vec<Option<Instant>> = vec![None; session.calls.len()];
-    let mut waiting: Vec<(usize, Call)> = session.calls.into_iter().enumerate().rev().collect();
-    let mut running = JoinSet::new();
-    let begun = Instant::now();
-    while !waiting.is_empty() || !running.is_empty() {
-        // Calls wait for earlier ones only, so the due ones are near the end of this reversed list.
-        for position in (0..waiting.len()).rev() {
-            if let Some(due) = due(&waiting[position].1, &ended, begun, &shared) {
-                let (index, call) = waiting.remove(position);
-                let (shared, conversation) = (Arc::clone(&shared), Arc::clone(&conversation));
-                running.spawn(async move {
-                    tokio::time::sleep_until(due).await;
-                    shared.call(&call, &conversation).await;
-                    index
-                });
-            }
-        }
-        match running.join_next().await {
-            Some(Ok(index)) => ended[index] = Some(Instant::now()),
-            // A call that panicked has no index to release the others by; nothing is due without it.
-            Some(Err(_)) | None => return,
-        }
-    }
-}
-
-/// When the call may start; `None` while a call that it waits for is running.
-fn due(call: &Call, ended: &[Option<Instant>], begun: Instant, shared: &Shared) -> Option<Instant> {
-    call.after.iter().try_fold(begun, |latest, after| {
-        let end = ended.get(after.call).copied().flatten()?;
-        Some(latest.max(end + duration(shared.synth.scale().pause(after.delay))))
-    })
+    let scale = *shared.synth.scale();
+    let pause = |pause| duration(scale.pause(pause));
+    let call = |call: Call, _due| {
+        let (shared, conversation) = (Arc::clone(&shared), Arc::clone(&conversation));
+        async move { shared.call(&call, &conversation).await }
+    };
+    play(session.calls, Instant::now(), pause, call).await;
 }
 
 impl Shared {

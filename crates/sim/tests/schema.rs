@@ -1,0 +1,114 @@
+//! Reports are what `docs/reference/report.schema.json` says, and nothing is in them that it does not name.
+
+use plimsoll_load::PolicyKind;
+use plimsoll_sim::baselines::Policy;
+use plimsoll_sim::question::Question;
+use plimsoll_sim::world::{Change, Nobody};
+use plimsoll_sim::{Report, report};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+/// As much of JSON schema as is written there; an unknown word is a failure, so that none is passed over.
+fn check(value: &Value, schema: &Value, root: &Value, at: &str) -> Result<(), String> {
+    if schema == &json!(true) {
+        return Ok(());
+    }
+    for (word, says) in schema.as_object().ok_or_else(|| format!("{at}: no schema"))? {
+        match word.as_str() {
+            "$schema" | "$defs" | "title" | "description" | "format" | "default" => {}
+            "$ref" => {
+                let name = says.as_str().and_then(|path| path.strip_prefix("#/$defs/")).unwrap_or_default();
+                check(value, &root["$defs"][name], root, at)?;
+            }
+            "type" => {
+                let one_of = says.as_array().cloned().unwrap_or_else(|| vec![says.clone()]);
+                let fits = |kind: &Value| match kind.as_str() {
+                    Some("object") => value.is_object(),
+                    Some("array") => value.is_array(),
+                    Some("string") => value.is_string(),
+                    Some("boolean") => value.is_boolean(),
+                    Some("null") => value.is_null(),
+                    Some("integer") => value.is_i64() || value.is_u64(),
+                    Some("number") => value.is_number(),
+                    _ => false,
+                };
+                if !one_of.iter().any(fits) {
+                    return Err(format!("{at}: {value} is no {says}"));
+                }
+            }
+            "minimum" | "maximum" => {
+                let (value, bound) = (value.as_f64().unwrap_or(0.0), says.as_f64().unwrap_or(0.0));
+                if (word == "minimum" && value < bound) || (word == "maximum" && value > bound) {
+                    return Err(format!("{at}: {value} is beyond the {word} {bound}"));
+                }
+            }
+            "required" => {
+                for name in says.as_array().into_iter().flatten().filter_map(Value::as_str) {
+                    value.get(name).ok_or_else(|| format!("{at}: {name} is missing"))?;
+                }
+            }
+            "properties" => {
+                for (name, inner) in value.as_object().into_iter().flatten() {
+                    let known = says.get(name).ok_or_else(|| format!("{at}: {name} is not in the schema"))?;
+                    check(inner, known, root, &format!("{at}.{name}"))?;
+                }
+            }
+            "additionalProperties" => {
+                for (name, inner) in value.as_object().into_iter().flatten() {
+                    check(inner, says, root, &format!("{at}.{name}"))?;
+                }
+            }
+            "items" => {
+                for (nth, inner) in value.as_array().into_iter().flatten().enumerate() {
+                    check(inner, says, root, &format!("{at}[{nth}]"))?;
+                }
+            }
+            other => return Err(format!("{at}: the schema says {other:?}, which this test does not know")),
+        }
+    }
+    Ok(())
+}
+
+fn reports() -> Vec<Report> {
+    let trace = tempfile::NamedTempFile::new().unwrap();
+    let mut rows = String::from("t_s,session,input_tokens,output_tokens\n");
+    for row in 0..400 {
+        let _ = writeln!(rows, "{},{},{},{}", f64::from(row) * 0.05, row % 9, 400 + row * 7 % 3_000, row % 90);
+    }
+    std::fs::write(trace.path(), rows).unwrap();
+    let plain = Question::new(trace.path(), "h100-llama3-8b", 3, Policy::Own(PolicyKind::LeastDelay));
+    let everything = Question {
+        admission: true,
+        balance_kv: true,
+        changes: vec![(plimsoll_core::Nanos::from_secs(3), Change::Die { instance: 1 })],
+        kv_tokens: Some(9_000),
+        ..plain.clone()
+    };
+    [plain, everything].map(|question| question.answer(&mut Nobody).unwrap()).into()
+}
+
+#[test]
+fn reports_are_what_the_schema_says() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/report.schema.json");
+    let schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    assert_eq!(schema, report::json_schema(), "run `cargo run -p xtask -- generate`");
+    for report in reports() {
+        let document: Value = serde_json::from_str(&report.to_json()).unwrap();
+        check(&document, &schema, &schema, "report").unwrap();
+        // The check notices what is wrong.
+        for (change, wanted) in [
+            (("requests", json!(3)), "report.requests: 3 is no"),
+            (("gpu_hours", json!("2")), "report.gpu_hours: \"2\" is no"),
+            (("format", json!(-1)), "report.format: -1 is beyond the minimum"),
+            (("more", json!(1)), "report: more is not in the schema"),
+        ] {
+            let mut wrong = document.clone();
+            wrong[change.0] = change.1;
+            let complaint = check(&wrong, &schema, &schema, "report").unwrap_err();
+            assert!(complaint.starts_with(wanted), "{complaint}");
+        }
+        let mut short = document.clone();
+        short["tokens"].as_object_mut().unwrap().remove("cached");
+        assert_eq!(check(&short, &schema, &schema, "report").unwrap_err(), "report.tokens: cached is missing");
+    }
+}
