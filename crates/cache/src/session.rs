@@ -153,6 +153,13 @@ impl PromptEnd {
     }
 }
 
+/// Whether a turn found its session's KV: half of what the turn before left, since a system prompt that everybody has is no round
+/// of this session.
+#[must_use]
+pub fn is_hit_round(previous_prompt_tokens: u64, cached_tokens: u64) -> bool {
+    cached_tokens.saturating_mul(2) >= previous_prompt_tokens
+}
+
 fn key(realm: u64, name: u64) -> u64 {
     // One more round of mixing, so that a realm is no mere offset.
     (name ^ realm.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ realm
@@ -216,10 +223,8 @@ impl Sessions {
 
     /// A turn has been answered: the next one will begin with its prompt.
     pub fn ended(&mut self, now: Nanos, prompt: PromptEnd, turn: &Turn, end: TurnEnd) {
-        let hit = turn.previous.zip(end.cached_tokens).is_some_and(|(previous, cached)| {
-            // Half of what the turn before left: a system prompt that everybody has is no round of this session.
-            cached.saturating_mul(2) >= previous.prompt_tokens
-        });
+        let hit = turn.previous.zip(end.cached_tokens);
+        let hit = hit.is_some_and(|(previous, cached)| is_hit_round(previous.prompt_tokens, cached));
         let known = Known {
             tail: prompt.tail,
             opening: prompt.opening,

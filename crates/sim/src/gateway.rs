@@ -58,6 +58,8 @@ pub struct Wanted<'a> {
     pub prompt_tokens: u64,
     /// The most that its client asked for; `None` where the trace does not say.
     pub max_output_tokens: Option<u64>,
+    /// Turns of its session before it that found most of the turn before them cached.
+    pub hit_rounds: u32,
     pub exclude: &'a [InstanceId],
     /// Nobody else will do: a running request moves there.
     pub only: Option<Target>,
@@ -77,6 +79,7 @@ impl<'a> Wanted<'a> {
             names,
             prompt_tokens,
             max_output_tokens: None,
+            hit_rounds: 0,
             exclude: &[],
             only: None,
             computed: false,
@@ -223,14 +226,14 @@ impl Gateway {
     }
 
     /// A prompt's class, and how much of it the best place has.
-    pub fn classify(&mut self, now: Nanos, names: &[BlockName], prompt_tokens: u64) -> (Class, u64) {
+    pub fn classify(&mut self, now: Nanos, names: &[BlockName], prompt_tokens: u64, hit_rounds: u32) -> (Class, u64) {
         self.hear(now);
         let family = Family { format: NameFormat::Sglang, block_tokens: self.block_tokens };
         let best = self.config.cache_view.then(|| {
             let prompt = Prompt::of_names(family, names.to_vec(), prompt_tokens);
             self.view.hits(now, &prompt).values().map(Hit::tokens).max().unwrap_or(0)
         });
-        (classify(&self.config.classes, prompt_tokens, best, 0).class, best.unwrap_or(0))
+        (classify(&self.config.classes, prompt_tokens, best, hit_rounds).class, best.unwrap_or(0))
     }
 
     /// Looks up, classifies, chooses and charges.
@@ -250,7 +253,7 @@ impl Gateway {
             let held = |hit: &Hit| HeldTokens { device_tokens: hit.device_tokens, host_tokens: hit.host_tokens };
             self.hits.extend(found.iter().map(|(target, hit)| (*target, held(hit))));
         }
-        let class = classify(&self.config.classes, prompt_tokens, best, 0).class;
+        let class = classify(&self.config.classes, prompt_tokens, best, wanted.hit_rounds).class;
         let others: Vec<InstanceId> = match wanted.only {
             Some(only) => {
                 let all = self.scheduler.instances(now).into_iter().map(|instance| instance.id);

@@ -3,6 +3,7 @@
 //! Agent traffic is a closed loop: the next call comes a pause after the answer. A slow fleet is therefore asked less, as it is in reality.
 //! Held are only the sessions that have begun and not ended.
 
+use plimsoll_cache::session::{SessionsConfig, is_hit_round};
 use plimsoll_core::Nanos;
 use plimsoll_workload::{Call, Session};
 
@@ -14,8 +15,20 @@ struct Live {
     session: Session,
     /// Answers that each call still waits for, and the earliest it may begin.
     waits: Vec<(u32, Nanos)>,
+    /// What each call has left for those that go on from it.
+    left: Vec<Left>,
     /// Calls not yet answered.
     open: usize,
+}
+
+/// A call that was answered, as the turn before another.
+#[derive(Clone, Copy, Debug, Default)]
+struct Left {
+    /// Turns up to it that found most of the turn before them cached.
+    hit_rounds: u32,
+    /// 0 where there is none yet.
+    prompt_tokens: u64,
+    ended: Nanos,
 }
 
 /// All sessions under way.
@@ -40,7 +53,8 @@ impl Sessions {
     pub(crate) fn begin(&mut self, now: Nanos, session: Session, mut ready: impl FnMut(SessionSlot, usize)) {
         let waits: Vec<(u32, Nanos)> = session.calls.iter().map(|call| (call.after.len() as u32, now)).collect();
         let first: Vec<usize> = (0..waits.len()).filter(|call| waits[*call].0 == 0).collect();
-        let live = Live { open: session.calls.len(), waits, session };
+        let left = vec![Left::default(); waits.len()];
+        let live = Live { open: session.calls.len(), waits, left, session };
         if live.open == 0 {
             return;
         }
@@ -61,10 +75,42 @@ impl Sessions {
         self.live.get(slot as usize)?.as_ref()?.session.calls.get(call)
     }
 
+    /// The turn before a call: the latest of those it waits for whose whole prompt it begins with.
+    fn before(live: &Live, now: Nanos, call: usize) -> Option<Left> {
+        let what = live.session.calls.get(call)?;
+        let goes_on = |before: &usize| {
+            let prompt = &live.session.calls[*before].prompt;
+            prompt.full_blocks() > 0 && prompt.common_blocks(&what.prompt) == prompt.full_blocks()
+        };
+        let before = what.after.iter().map(|after| after.call).filter(goes_on).max()?;
+        let left = live.left[before];
+        let fresh = now.since(left.ended) <= SessionsConfig::default().idle;
+        (left.prompt_tokens > 0 && fresh).then_some(left)
+    }
+
+    /// How many turns of its session before a call found most of the turn before them cached, as the gateway knows it.
+    pub(crate) fn hit_rounds(&self, now: Nanos, slot: SessionSlot, call: usize) -> u32 {
+        let live = self.live.get(slot as usize).and_then(Option::as_ref);
+        live.and_then(|live| Self::before(live, now, call)).map_or(0, |before| before.hit_rounds)
+    }
+
+    /// An engine has answered a call, and had so much of its prompt.
+    pub(crate) fn served(&mut self, now: Nanos, slot: SessionSlot, call: usize, prompt_tokens: u64, cached_tokens: u64) {
+        let Some(live) = self.live.get_mut(slot as usize).and_then(Option::as_mut) else { return };
+        let before = Self::before(live, now, call);
+        let hit = before.is_some_and(|before| is_hit_round(before.prompt_tokens, cached_tokens));
+        let hit_rounds = before.map_or(0, |before| before.hit_rounds).saturating_add(u32::from(hit));
+        live.left[call] = Left { hit_rounds, prompt_tokens, ended: now };
+    }
+
     /// A call is answered or has failed; `ready` is told when each call begins that waited for it alone.
     pub(crate) fn answered(&mut self, now: Nanos, slot: SessionSlot, call: usize, mut ready: impl FnMut(usize, Nanos)) {
         let longest = self.longest_pause;
         let Some(live) = self.live.get_mut(slot as usize).and_then(Option::as_mut) else { return };
+        if live.left[call].prompt_tokens == 0 {
+            // Nobody knows of it: who goes on from it goes on from the turn before.
+            live.left[call] = Self::before(live, now, call).unwrap_or_default();
+        }
         for (next, what) in live.session.calls.iter().enumerate().skip(call + 1) {
             for after in what.after.iter().filter(|after| after.call == call) {
                 let pause = longest.map_or(after.delay, |longest| after.delay.min(longest));
@@ -81,5 +127,60 @@ impl Sessions {
             self.live[slot as usize] = None;
             self.free.push(slot);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_workload::{After, Prompt, Run};
+
+    const BLOCK: u64 = 64;
+
+    fn call(nth: usize, runs: Vec<Run>) -> Call {
+        Call {
+            after: (nth > 0).then(|| After { call: nth - 1, delay: Nanos::ZERO }).into_iter().collect(),
+            prompt: Prompt { block_tokens: BLOCK, runs, tail: None },
+            echo_tokens: 0,
+            output_tokens: 5,
+            max_output_tokens: None,
+            recorded: None,
+        }
+    }
+
+    /// Each turn adds ten blocks; the sixth begins anew.
+    #[test]
+    fn rounds_are_turns_that_found_most_of_the_turn_before() {
+        let mut calls: Vec<Call> =
+            (0..5).map(|nth| call(nth, vec![Run { first: 0, len: 10 * (nth as u64 + 1) }])).collect();
+        calls.push(call(5, vec![Run { first: 900, len: 10 }]));
+        let session = Session { id: String::new(), start: Nanos::ZERO, prefix_blocks: None, calls };
+        let mut sessions = Sessions::new(None);
+        sessions.begin(Nanos::ZERO, session, |_, _| {});
+        let mut rounds = Vec::new();
+        // Blocks that each turn found: the third lost half and one of the turn before, the fourth failed.
+        for (nth, cached) in [Some(0), Some(10), Some(9), None, Some(25), Some(0)].into_iter().enumerate() {
+            let now = Nanos::from_secs(nth as u64);
+            rounds.push(sessions.hit_rounds(now, 0, nth));
+            if let Some(blocks) = cached {
+                let prompt = sessions.call(0, nth).unwrap().prompt.tokens();
+                sessions.served(now, 0, nth, prompt, blocks * BLOCK);
+            }
+            sessions.answered(now, 0, nth, |_, _| {});
+        }
+        assert_eq!(rounds, [0, 0, 1, 1, 1, 0]);
+        assert_eq!(sessions.len(), 0);
+    }
+
+    #[test]
+    fn a_session_that_was_silent_for_long_begins_anew() {
+        let calls = (0..3).map(|nth| call(nth, vec![Run { first: 0, len: 10 }])).collect();
+        let session = Session { id: String::new(), start: Nanos::ZERO, prefix_blocks: None, calls };
+        let mut sessions = Sessions::new(None);
+        sessions.begin(Nanos::ZERO, session, |_, _| {});
+        sessions.served(Nanos::ZERO, 0, 0, 640, 0);
+        sessions.served(Nanos::from_secs(1), 0, 1, 640, 640);
+        assert_eq!(sessions.hit_rounds(Nanos::from_secs(60), 0, 2), 1);
+        assert_eq!(sessions.hit_rounds(Nanos::from_secs(7 * 3_600), 0, 2), 0);
     }
 }

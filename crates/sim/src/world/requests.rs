@@ -36,6 +36,7 @@ pub(super) struct Waits {
     pub(super) prompt_tokens: u64,
     output_tokens: u64,
     max_output_tokens: Option<u64>,
+    pub(super) hit_rounds: u32,
     pub(super) class: Option<Class>,
     pub(super) names: Vec<BlockName>,
 }
@@ -49,6 +50,7 @@ pub(super) struct Request {
     pub(super) prompt_tokens: u64,
     pub(super) output_tokens: u64,
     pub(super) max_output_tokens: Option<u64>,
+    pub(super) hit_rounds: u32,
     pub(super) stage: Stage,
     pub(super) attempt: u8,
     pub(super) open: Open,
@@ -69,6 +71,7 @@ impl World<'_> {
         let max_output_tokens = what.max_output_tokens;
         let mut names = Vec::new();
         names::extend(&mut names, &what.prompt);
+        let hit_rounds = self.sessions.hit_rounds(now, session, call as usize);
         self.figures.arrived(now);
         let number = self.figures.requests.arrived;
         let waits = Waits {
@@ -79,6 +82,7 @@ impl World<'_> {
             prompt_tokens,
             output_tokens,
             max_output_tokens,
+            hit_rounds,
             class: None,
             names,
         };
@@ -88,8 +92,18 @@ impl World<'_> {
     /// A place is chosen, and another one where nobody answers.
     pub(super) fn launch(&mut self, waits: Waits) {
         let now = self.now;
-        let Waits { number, arrived, session, call, prompt_tokens, output_tokens, max_output_tokens, mut class, names } =
-            waits;
+        let Waits {
+            number,
+            arrived,
+            session,
+            call,
+            prompt_tokens,
+            output_tokens,
+            max_output_tokens,
+            hit_rounds,
+            mut class,
+            names,
+        } = waits;
         let role = if self.fleet.is_split() { LegRole::Prefill } else { LegRole::Unified };
         let mut exclude: Vec<InstanceId> = Vec::new();
         for attempt in 0..MOST_ATTEMPTS {
@@ -98,6 +112,7 @@ impl World<'_> {
                 attempt,
                 exclude: &exclude,
                 max_output_tokens,
+                hit_rounds,
                 ..Wanted::new(number, &names, prompt_tokens)
             };
             let open = match self.gateway.place(now, &wanted) {
@@ -126,6 +141,7 @@ impl World<'_> {
                 prompt_tokens,
                 output_tokens,
                 max_output_tokens,
+                hit_rounds,
                 stage: if role == LegRole::Prefill { Stage::Prefill } else { Stage::Whole },
                 attempt,
                 open,
@@ -217,6 +233,7 @@ impl World<'_> {
                 attempt: request.attempt,
                 exclude: &exclude,
                 max_output_tokens: request.max_output_tokens,
+                hit_rounds: request.hit_rounds,
                 ..Wanted::new(request.number, &names, request.prompt_tokens)
             };
             if let Ok(open) = self.gateway.place(now, &wanted) {
@@ -299,6 +316,8 @@ impl World<'_> {
             output_tokens: request.output_tokens,
             cached_tokens: request.cached_tokens,
         };
+        let (session, call) = (request.session, request.call as usize);
+        self.sessions.served(now, session, call, request.prompt_tokens, request.cached_tokens);
         self.figures.finished(&one, class);
         self.watcher.finished(&one);
         self.over(request.session, request.call);

@@ -10,7 +10,7 @@ impl World<'_> {
     pub(super) fn at_the_door(&mut self, mut waits: Waits) {
         let now = self.now;
         let Some(door) = &mut self.door else { return self.launch(waits) };
-        let (class, best) = self.gateway.classify(now, &waits.names, waits.prompt_tokens);
+        let (class, best) = self.gateway.classify(now, &waits.names, waits.prompt_tokens, waits.hit_rounds);
         waits.class = Some(class);
         let prefill_tokens = waits.prompt_tokens.saturating_sub(best);
         match door.arrive(now, &mut self.gateway, waits.number, class, waits.prompt_tokens, prefill_tokens) {
