@@ -48,7 +48,7 @@ pub(super) fn run(args: &FidelityArgs) -> Result<(), Failure> {
     let mut simulated = Simulated(Vec::new());
     let report =
         question.answer_sessions(workload.sessions, workload.block_tokens, &mut simulated).map_err(one::failure)?;
-    let verdict = Verdict::new(args, &profile, measured, simulated.0, &report);
+    let verdict = Verdict::new(args, &profile, measured, &simulated.0, &report);
     if let Some(path) = &args.json {
         write(path, &verdict.json())?;
     }

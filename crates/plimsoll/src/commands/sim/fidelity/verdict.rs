@@ -126,14 +126,14 @@ impl Verdict {
         args: &FidelityArgs,
         profile: &Profile,
         real: Real,
-        simulated: Vec<Request>,
+        simulated: &[Request],
         report: &Report,
     ) -> Verdict {
         let refused = &report.requests.refused;
         let refused = refused.iter().map(|(why, count)| (why.clone(), (*count, String::new()))).collect();
         let (late, sent_late) = (real.late, real.sent_late);
         let real = Side::of(&real.requests, real.failed, args.instances);
-        let simulated = Side::of(&simulated, refused, args.instances);
+        let simulated = Side::of(simulated, refused, args.instances);
         let pairs = || real.figures().into_iter().zip(simulated.figures());
         let ratio = |real: f64, simulated: f64| (real > 0.0).then(|| simulated / real);
         let ratios: BTreeMap<_, _> = pairs().map(|((name, real), (_, sim))| (name, ratio(real, sim))).collect();
