@@ -1,5 +1,7 @@
 //! Reports are what `docs/reference/report.schema.json` says, and nothing is in them that it does not name.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use plimsoll_load::PolicyKind;
 use plimsoll_sim::baselines::Policy;
 use plimsoll_sim::question::Question;
