@@ -1,8 +1,8 @@
 //! Figures while a run goes on.
 
 use crate::histogram::Histogram;
-use crate::report::{ClassFigures, Requests, Tokens};
-use crate::series::Series;
+use crate::report::{ClassFigures, RegionFigures, Requests, Tokens};
+use crate::series::{Found, Series};
 use plimsoll_core::{Class, Nanos};
 use std::collections::BTreeMap;
 
@@ -33,6 +33,19 @@ pub struct Finished {
     pub prompt_tokens: u64,
     pub output_tokens: u64,
     pub cached_tokens: u64,
+    /// Number of its session's region.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub region: Option<usize>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct OfRegion {
+    arrived: u64,
+    completed: u64,
+    good: u64,
+    prompt_tokens: u64,
+    cached_tokens: u64,
+    ttft: Histogram,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -67,6 +80,7 @@ pub(crate) struct Collector {
     hit_millionths: u128,
     answered: u64,
     classes: BTreeMap<Class, OfClass>,
+    regions: Vec<(String, OfRegion)>,
     pub(crate) instances: Vec<OfInstance>,
     pub(crate) series: Series,
     pub(crate) first_arrival: Option<Nanos>,
@@ -74,12 +88,16 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
-    pub(crate) fn new(slo: Slo) -> Self {
-        Collector { slo, ..Collector::default() }
+    pub(crate) fn new(slo: Slo, regions: Vec<String>) -> Self {
+        let regions = regions.into_iter().map(|name| (name, OfRegion::default())).collect();
+        Collector { slo, regions, ..Collector::default() }
     }
 
-    pub(crate) fn arrived(&mut self, at: Nanos) {
+    pub(crate) fn arrived(&mut self, at: Nanos, region: Option<usize>) {
         self.requests.arrived += 1;
+        if let Some((_, of)) = region.and_then(|region| self.regions.get_mut(region)) {
+            of.arrived += 1;
+        }
         self.first_arrival.get_or_insert(at);
         self.series.arrived(at);
     }
@@ -105,10 +123,10 @@ impl Collector {
         self.last_end = self.last_end.max(at);
     }
 
-    pub(crate) fn first_token(&mut self, at: Nanos, arrived: Nanos, prompt_tokens: u64, cached_tokens: u64) {
+    pub(crate) fn first_token(&mut self, at: Nanos, arrived: Nanos, found: Found) {
         let ttft = at.since(arrived);
         self.ttft.record(ttft.0);
-        self.series.first_token(at, ttft, prompt_tokens, cached_tokens);
+        self.series.first_token(at, ttft, found);
     }
 
     pub(crate) fn finished(&mut self, one: &Finished, class: Class) {
@@ -126,6 +144,13 @@ impl Collector {
             good &= tpot <= self.slo.tpot.0;
         }
         of.good += u64::from(good);
+        if let Some((_, of)) = one.region.and_then(|region| self.regions.get_mut(region)) {
+            of.completed += 1;
+            of.good += u64::from(good);
+            of.prompt_tokens += one.prompt_tokens;
+            of.cached_tokens += one.cached_tokens;
+            of.ttft.record(ttft);
+        }
         self.prompt_tokens += one.prompt_tokens;
         self.cached_tokens += one.cached_tokens;
         self.output_tokens += one.output_tokens;
@@ -162,6 +187,18 @@ impl Collector {
             output_per_s: per_s(self.output_tokens),
             prompt_per_s: per_s(self.prompt_tokens),
         }
+    }
+
+    pub(crate) fn regions(&self) -> BTreeMap<String, RegionFigures> {
+        let share = |part: u64, whole: u64| if whole > 0 { part as f64 / whole as f64 } else { 0.0 };
+        let figures = |of: &OfRegion| RegionFigures {
+            requests: of.arrived,
+            completed: of.completed,
+            hit_rate: share(of.cached_tokens, of.prompt_tokens),
+            ttft_ms: of.ttft.summary(),
+            attainment: share(of.good, of.arrived),
+        };
+        self.regions.iter().map(|(name, of)| (name.clone(), figures(of))).collect()
     }
 
     pub(crate) fn classes(&self) -> BTreeMap<String, ClassFigures> {

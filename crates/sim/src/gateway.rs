@@ -95,6 +95,8 @@ pub struct Open {
     pub class: Class,
     /// Prompt tokens that the target was believed to have.
     pub believed: Hit,
+    /// The most that any place was believed to have; `None` where that cannot be known.
+    pub best_tokens: Option<u64>,
     prompt: Prompt,
     /// Its engine computes nothing of its prompt.
     computed: bool,
@@ -280,7 +282,7 @@ impl Gateway {
         let Placed { target, ticket, .. } = self.scheduler.place(now, &ask)?;
         let tells = self.config.cache_view && !wanted.computed;
         let believed = if tells { self.view.routed(now, target, &prompt) } else { Hit::default() };
-        Ok(Open { ticket, target, class, believed, prompt, computed: wanted.computed })
+        Ok(Open { ticket, target, class, believed, best_tokens: best, prompt, computed: wanted.computed })
     }
 
     /// Prefill is over.

@@ -101,12 +101,24 @@ fn figures(html: &mut String, reports: &[Report], names: &[String]) {
         }
         html.push_str("</tr>");
     }
+    let mut regions: Vec<&String> = reports.iter().flat_map(|report| report.regions.keys()).collect();
+    regions.sort_unstable();
+    regions.dedup();
+    for region in regions {
+        let _ = write!(html, "<tr><td>region {}: requests, TTFT p90 ms, hit rate</td>", escape(region));
+        for report in reports {
+            let of = report.regions.get(region).cloned().unwrap_or_default();
+            let hit = of.hit_rate * 100.0;
+            let _ = write!(html, "<td>{}, {:.0}, {hit:.1} %</td>", of.requests, of.ttft_ms.p90);
+        }
+        html.push_str("</tr>");
+    }
     html.push_str("</table>");
 }
 
 fn curves(html: &mut String, reports: &[Report]) {
     type Column = fn(&Report) -> Vec<Option<f64>>;
-    let charts: [(&str, Vec<(Column, bool)>); 8] = [
+    let charts: [(&str, Vec<(Column, bool)>); 11] = [
         (
             "Arrivals per second (dashed: refused)",
             vec![
@@ -129,7 +141,16 @@ fn curves(html: &mut String, reports: &[Report]) {
         ),
         ("KV tokens in use", vec![(|r| r.over_time.kv_tokens.clone(), false)]),
         ("KV of the fullest instance over the mean", vec![(|r| r.over_time.fullest_over_mean.clone(), false)]),
+        (
+            "Share of prompt tokens that the chosen engine was believed to hold (dashed: any engine)",
+            vec![(|r| r.over_time.held_where_placed.clone(), false), (|r| r.over_time.held_by_fleet.clone(), true)],
+        ),
+        (
+            "Running requests moved per second",
+            vec![(|r| r.over_time.moved_per_s.iter().copied().map(Some).collect(), false)],
+        ),
         ("Instances", vec![(|r| r.over_time.instances.clone(), false)]),
+        ("GPU-hours so far", vec![(gpu_hours, false)]),
     ];
     html.push_str("<h2>Over time</h2><div class=\"charts\">");
     for (title, columns) in charts {
@@ -145,6 +166,19 @@ fn curves(html: &mut String, reports: &[Report]) {
         chart.write(html);
     }
     html.push_str("</div>");
+}
+
+/// Of the instances there were, added up.
+fn gpu_hours(report: &Report) -> Vec<Option<f64>> {
+    let gpus = f64::from(report.setup.gpus) / f64::from(report.setup.instances.max(1));
+    let (mut sum, mut instances) = (0.0, 0.0);
+    let one = |now: &Option<f64>| {
+        // Nobody looked in this bin: as many as before.
+        instances = now.unwrap_or(instances);
+        sum += instances * gpus * report.over_time.bin_s / 3_600.0;
+        Some(sum)
+    };
+    report.over_time.instances.iter().map(one).collect()
 }
 
 fn shares(html: &mut String, reports: &[Report], names: &[String]) {
@@ -167,6 +201,15 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::report::{FORMAT, Setup};
+
+    #[test]
+    fn gpu_hours_add_up_over_bins_that_nobody_looked_into() {
+        let mut report = Report::empty();
+        (report.setup.gpus, report.setup.instances) = (16, 2);
+        report.over_time.bin_s = 1_800.0;
+        report.over_time.instances = vec![Some(2.0), None, Some(1.0)];
+        assert_eq!(gpu_hours(&report), [Some(8.0), Some(16.0), Some(20.0)]);
+    }
 
     #[test]
     fn a_page_needs_nothing_but_itself_and_no_name_breaks_it() {

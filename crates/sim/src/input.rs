@@ -5,11 +5,15 @@
 
 mod fields;
 mod lengths;
+mod mix;
 #[cfg(test)]
 mod tests;
 mod time;
+mod warp;
 
 pub use fields::{COLUMNS, Column};
+pub use mix::{MOST_TRACES, Mix};
+pub use warp::Warp;
 
 use lengths::{Lengths, Opened};
 use plimsoll_core::Nanos;
@@ -298,7 +302,7 @@ fn exponential(u: f64) -> f64 {
     powers * std::f64::consts::LN_2 - 2.0 * sum
 }
 
-fn hash(name: &str) -> u64 {
+pub(crate) fn hash(name: &str) -> u64 {
     name.bytes().fold(name.len() as u64, |hash, byte| crate::names::mix(hash ^ u64::from(byte)))
 }
 

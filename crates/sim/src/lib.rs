@@ -28,7 +28,7 @@ pub mod tier;
 pub mod world;
 
 pub use collect::{Finished, Slo};
-pub use input::{Input, InputOptions};
+pub use input::{Input, InputOptions, Mix, Warp};
 pub use question::{Question, QuestionError};
 pub use report::Report;
 pub use world::{Config, FleetConfig, Nobody, RunError, Source, Status, Watcher, run};

@@ -6,18 +6,20 @@ use crate::baselines::Policy;
 use crate::collect::Slo;
 use crate::engine::{EngineShape, Reserve};
 use crate::gateway::GatewayConfig;
-use crate::input::{Input, InputOptions};
+use crate::input::{Input, InputOptions, MOST_TRACES, Mix, Warp};
 use crate::report::{Report, Setup};
 use crate::tier::TierConfig;
-use crate::world::{Change, Config, FleetConfig, KvBalance, Mover, RunError, Watcher, run};
+use crate::world::{Change, Config, FleetConfig, KvBalance, Mover, RunError, Source, Watcher, run};
 use plimsoll_core::Nanos;
 use plimsoll_load::SchedulerConfig;
 use plimsoll_timing::{Kernel, Profile};
 use plimsoll_traffic::admission::Rules;
 use plimsoll_workload::Session;
 use plimsoll_workload::traces::TraceError;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 /// The cache view numbers holders with 16 bits, two for each target.
 const MOST_TARGETS: u64 = 1 << 15;
@@ -26,6 +28,12 @@ const MOST_TARGETS: u64 = 1 << 15;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
     pub trace: PathBuf,
+    /// Further traces that are replayed at the same time, each so many times as fast as `input.rate` says.
+    pub also: Vec<(PathBuf, f64)>,
+    /// The whole of it faster and slower over time.
+    pub warp: Option<Warp>,
+    /// Regions that sessions come from, drawn for each.
+    pub regions: Vec<String>,
     /// Name of a built-in profile, or a TOML file of the same form.
     pub profile: String,
     pub instances: u32,
@@ -76,6 +84,15 @@ pub enum KernelFamily {
     K2,
 }
 
+/// Sessions of one or more traces.
+pub struct Sessions {
+    pub source: Source<'static>,
+    /// Of all prompts' blocks.
+    pub block_tokens: u64,
+    /// Rows passed over, by trace; grow while it is read.
+    pub skipped: Vec<Rc<Cell<u64>>>,
+}
+
 /// Why it cannot be answered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuestionError {
@@ -92,6 +109,9 @@ impl Question {
         let gateway = GatewayConfig::default();
         Question {
             trace: trace.to_owned(),
+            also: Vec::new(),
+            warp: None,
+            regions: Vec::new(),
             profile: profile.to_owned(),
             instances,
             policy,
@@ -148,17 +168,57 @@ impl Question {
     /// When the question is wrong, the trace is broken, or nothing can move any more.
     pub fn answer(&self, watcher: &mut dyn Watcher) -> Result<Report, QuestionError> {
         let profile = self.checked()?;
-        let input = InputOptions { seed: self.seed, ..self.input };
-        let input = Input::open(&self.trace, input).map_err(|error| match error {
-            TraceError::Open { .. } => QuestionError::Asked(error.to_string()),
-            _ => RunError::Input(error.to_string()).into(),
-        })?;
-        let skipped = input.skipped();
-        let block_tokens = input.block_tokens();
+        let Sessions { source, block_tokens, skipped } = self.sessions()?;
         let config = self.config(profile, block_tokens);
-        let mut report = run(config, Box::new(input), watcher)?;
-        report.setup.skipped_rows = skipped.get();
+        let mut report = run(config, source, watcher)?;
+        report.setup.skipped_rows = skipped.iter().map(|count| count.get()).sum();
         Ok(report)
+    }
+
+    /// What the traces ask, in order of time.
+    ///
+    /// # Errors
+    /// When one cannot be read, or is of no known form.
+    pub fn sessions(&self) -> Result<Sessions, QuestionError> {
+        if self.also.len() >= MOST_TRACES {
+            return Err(QuestionError::Asked(format!("{} traces; at most {MOST_TRACES}", self.also.len() + 1)));
+        }
+        let open = |(nth, (path, times)): (usize, (&PathBuf, f64))| {
+            if !(times > 0.0 && times.is_finite()) {
+                return Err(QuestionError::Asked(format!("{}: the rate must be above 0", path.display())));
+            }
+            let options = InputOptions {
+                seed: self.seed.wrapping_add(nth as u64),
+                rate: self.input.rate * times,
+                starts_per_s: self.input.starts_per_s * times,
+                ..self.input
+            };
+            Input::open(path, options).map_err(|error| match error {
+                TraceError::Open { .. } => QuestionError::Asked(error.to_string()),
+                _ => RunError::Input(error.to_string()).into(),
+            })
+        };
+        let first = open((0, (&self.trace, 1.0)))?;
+        let mut sessions = if self.also.is_empty() {
+            let (block_tokens, skipped) = (first.block_tokens(), vec![first.skipped()]);
+            Sessions { source: Box::new(first), block_tokens, skipped }
+        } else {
+            let also = self.also.iter().enumerate().map(|(nth, (path, times))| open((nth + 1, (path, *times))));
+            let inputs = std::iter::once(Ok(first)).chain(also).collect::<Result<Vec<_>, _>>()?;
+            let mix = Mix::new(inputs, self.input.limit);
+            let (block_tokens, skipped) = (mix.block_tokens(), mix.skipped());
+            Sessions { source: Box::new(mix), block_tokens, skipped }
+        };
+        if let Some(warp) = self.warp.clone() {
+            let warped = sessions.source.map(move |session| {
+                session.map(|mut session| {
+                    session.start = warp.at(session.start);
+                    session
+                })
+            });
+            sessions.source = Box::new(warped);
+        }
+        Ok(sessions)
     }
 
     /// Runs it on these sessions, in order of their start, in place of those of the trace; `block_tokens` are those of their prompts.
@@ -211,7 +271,7 @@ impl Question {
         let ranks = self.ranks(&profile);
         let shape = EngineShape { reserve: self.reserve, ..EngineShape::of(&profile.serving, block_tokens) };
         let setup = Setup {
-            trace: self.trace.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
+            trace: self.names_of_traces(),
             profile: profile.name.clone(),
             founded: profile.founded.to_string(),
             policy: self.policy.as_str().to_owned(),
@@ -252,10 +312,20 @@ impl Question {
             slo: self.slo,
             single_steps: self.single_steps,
             changes: self.changes.clone(),
+            regions: self.regions.clone(),
             admission: self.admission.then(|| Rules { seed: self.seed, ..Rules::default() }),
             mover: self.balance_kv.then(|| Box::new(KvBalance::default()) as Box<dyn Mover>),
             setup,
         }
+    }
+
+    fn names_of_traces(&self) -> String {
+        let name = |path: &Path| path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let also = self.also.iter().map(|(path, times)| match *times {
+            1.0 => format!(" + {}", name(path)),
+            times => format!(" + {} x {times}", name(path)),
+        });
+        std::iter::once(name(&self.trace)).chain(also).collect()
     }
 
     /// What differs from the defaults, for the report.
@@ -267,6 +337,8 @@ impl Question {
                 settings.insert(name.to_owned(), value);
             }
         };
+        put(self.warp.is_some(), "warp", self.warp.as_ref().map_or_else(String::new, ToString::to_string));
+        put(!self.regions.is_empty(), "regions", self.regions.join(" "));
         put(self.speedup != usual.speedup, "speedup", self.speedup.to_string());
         put(self.ranks.is_some(), "ranks", ranks.to_string());
         put(self.kv_tokens.is_some(), "kv_tokens", profile.serving.kv_tokens.to_string());

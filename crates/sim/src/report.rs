@@ -36,6 +36,9 @@ pub struct Report {
     pub preemptions: u64,
     pub moves: MoveFigures,
     pub classes: BTreeMap<String, ClassFigures>,
+    /// By the region that sessions come from, where there are several.
+    #[serde(default)]
+    pub regions: BTreeMap<String, RegionFigures>,
     pub instances: Vec<InstanceFigures>,
     pub over_time: Columns,
 }
@@ -102,6 +105,17 @@ pub struct ClassFigures {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RegionFigures {
+    pub requests: u64,
+    pub completed: u64,
+    /// Of the prompts' tokens, those that engines had.
+    pub hit_rate: f64,
+    pub ttft_ms: Summary,
+    /// Share of arrivals whose answer met both targets.
+    pub attainment: f64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct InstanceFigures {
     /// `unified`, `prefill` or `decode`.
     pub role: String,
@@ -136,6 +150,7 @@ impl Report {
             preemptions: 0,
             moves: MoveFigures::default(),
             classes: BTreeMap::new(),
+            regions: BTreeMap::new(),
             instances: Vec::new(),
             over_time: Columns::default(),
         }

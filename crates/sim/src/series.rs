@@ -19,6 +19,11 @@ struct Bin {
     output_tokens: u64,
     prompt_tokens: u64,
     cached_tokens: u64,
+    /// Of prompts of which it is known: their tokens, those that some place held, and those that the chosen one did.
+    known_tokens: u64,
+    best_tokens: u64,
+    believed_tokens: u64,
+    moved: u64,
     /// Times to first token in eighths of powers of two of a millisecond.
     ttft: BTreeMap<u16, u32>,
     samples: u64,
@@ -39,6 +44,10 @@ impl Bin {
             (&mut self.output_tokens, more.output_tokens),
             (&mut self.prompt_tokens, more.prompt_tokens),
             (&mut self.cached_tokens, more.cached_tokens),
+            (&mut self.known_tokens, more.known_tokens),
+            (&mut self.best_tokens, more.best_tokens),
+            (&mut self.believed_tokens, more.believed_tokens),
+            (&mut self.moved, more.moved),
             (&mut self.samples, more.samples),
             (&mut self.running, more.running),
             (&mut self.waiting, more.waiting),
@@ -51,6 +60,15 @@ impl Bin {
             *self.ttft.entry(*bucket).or_insert(0) += count;
         }
     }
+}
+
+/// What was cached of a prompt, and what was believed of it when it was placed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Found {
+    pub prompt_tokens: u64,
+    pub cached_tokens: u64,
+    /// The most that any place held, and what the chosen one held; `None` where nobody knows.
+    pub held: Option<(u64, u64)>,
 }
 
 /// One sample of the fleet.
@@ -90,6 +108,15 @@ pub struct Columns {
     pub ttft_p50_ms: Vec<Option<f64>>,
     pub ttft_p90_ms: Vec<Option<f64>>,
     pub hit_rate: Vec<Option<f64>>,
+    /// Share of the prompts' tokens that some engine was believed to hold when they were placed.
+    #[serde(default)]
+    pub held_by_fleet: Vec<Option<f64>>,
+    /// And that the chosen one was.
+    #[serde(default)]
+    pub held_where_placed: Vec<Option<f64>>,
+    /// Running requests that arrived at another engine.
+    #[serde(default)]
+    pub moved_per_s: Vec<f64>,
     pub running: Vec<Option<f64>>,
     pub waiting: Vec<Option<f64>>,
     pub kv_tokens: Vec<Option<f64>>,
@@ -130,10 +157,19 @@ impl Series {
         self.bin(at).refused += 1;
     }
 
-    pub fn first_token(&mut self, at: Nanos, ttft: Nanos, prompt_tokens: u64, cached_tokens: u64) {
+    pub fn moved(&mut self, at: Nanos) {
+        self.bin(at).moved += 1;
+    }
+
+    pub fn first_token(&mut self, at: Nanos, ttft: Nanos, found: Found) {
         let bin = self.bin(at);
-        bin.prompt_tokens += prompt_tokens;
-        bin.cached_tokens += cached_tokens;
+        bin.prompt_tokens += found.prompt_tokens;
+        bin.cached_tokens += found.cached_tokens;
+        if let Some((best, believed)) = found.held {
+            bin.known_tokens += found.prompt_tokens;
+            bin.best_tokens += best;
+            bin.believed_tokens += believed;
+        }
         *bin.ttft.entry(ttft_bucket(ttft)).or_insert(0) += 1;
     }
 
@@ -171,6 +207,9 @@ impl Series {
             ttft_p50_ms: ttft(0.5),
             ttft_p90_ms: ttft(0.9),
             hit_rate: ratio(|bin| bin.cached_tokens, |bin| bin.prompt_tokens),
+            held_by_fleet: ratio(|bin| bin.best_tokens, |bin| bin.known_tokens),
+            held_where_placed: ratio(|bin| bin.believed_tokens, |bin| bin.known_tokens),
+            moved_per_s: rate(|bin| bin.moved),
             running: ratio(|bin| bin.running, |bin| bin.samples),
             waiting: ratio(|bin| bin.waiting, |bin| bin.samples),
             kv_tokens: ratio(|bin| bin.kv_tokens, |bin| bin.samples),
@@ -219,7 +258,9 @@ mod tests {
         let mut series = Series::default();
         for second in 0..10_000 {
             series.arrived(Nanos::from_secs(second));
-            series.first_token(Nanos::from_secs(second), Nanos::from_millis(second % 100 + 1), 100, 40);
+            let found = Found { prompt_tokens: 100, cached_tokens: 40, held: Some((80, 60)) };
+            series.first_token(Nanos::from_secs(second), Nanos::from_millis(second % 100 + 1), found);
+            series.moved(Nanos::from_secs(second));
             series.sample(Nanos::from_secs(second), Sample { running: 3, instances: 2, ..Sample::default() });
         }
         let columns = series.columns();
@@ -227,6 +268,9 @@ mod tests {
         let total: f64 = columns.arrived_per_s.iter().map(|rate| rate * columns.bin_s).sum();
         assert_eq!(total, 10_000.0);
         assert!(columns.hit_rate.iter().all(|rate| *rate == Some(0.4)));
+        assert!(columns.held_by_fleet.iter().all(|rate| *rate == Some(0.8)));
+        assert!(columns.held_where_placed.iter().all(|rate| *rate == Some(0.6)));
+        assert_eq!(columns.moved_per_s.iter().map(|rate| rate * columns.bin_s).sum::<f64>(), 10_000.0);
         assert!(columns.running.iter().all(|running| *running == Some(3.0)));
         let p50 = columns.ttft_p50_ms[3].unwrap();
         assert!((30.0..70.0).contains(&p50), "{p50}");

@@ -3,6 +3,8 @@
 //! Agent traffic is a closed loop: the next call comes a pause after the answer. A slow fleet is therefore asked less, as it is in reality.
 //! Held are only the sessions that have begun and not ended.
 
+use crate::input::hash;
+use crate::names;
 use plimsoll_cache::session::{SessionsConfig, is_hit_round};
 use plimsoll_core::Nanos;
 use plimsoll_workload::{Call, Session};
@@ -37,11 +39,19 @@ pub(crate) struct Sessions {
     live: Vec<Option<Live>>,
     free: Vec<SessionSlot>,
     longest_pause: Option<Nanos>,
+    regions: usize,
+    seed: u64,
 }
 
 impl Sessions {
-    pub(crate) fn new(longest_pause: Option<Nanos>) -> Self {
-        Sessions { longest_pause, ..Sessions::default() }
+    pub(crate) fn new(longest_pause: Option<Nanos>, regions: usize, seed: u64) -> Self {
+        Sessions { longest_pause, regions, seed, ..Sessions::default() }
+    }
+
+    /// The region that a session comes from, by number; `None` where there are none. All of a session comes from one.
+    pub(crate) fn region(&self, slot: SessionSlot) -> Option<usize> {
+        let live = self.live.get(slot as usize)?.as_ref().filter(|_| self.regions > 0)?;
+        Some((names::mix(hash(&live.session.id) ^ names::mix(self.seed)) % self.regions as u64) as usize)
     }
 
     /// How many are under way.
@@ -95,7 +105,14 @@ impl Sessions {
     }
 
     /// An engine has answered a call, and had so much of its prompt.
-    pub(crate) fn served(&mut self, now: Nanos, slot: SessionSlot, call: usize, prompt_tokens: u64, cached_tokens: u64) {
+    pub(crate) fn served(
+        &mut self,
+        now: Nanos,
+        slot: SessionSlot,
+        call: usize,
+        prompt_tokens: u64,
+        cached_tokens: u64,
+    ) {
         let Some(live) = self.live.get_mut(slot as usize).and_then(Option::as_mut) else { return };
         let before = Self::before(live, now, call);
         let hit = before.is_some_and(|before| is_hit_round(before.prompt_tokens, cached_tokens));
@@ -155,7 +172,7 @@ mod tests {
             (0..5).map(|nth| call(nth, vec![Run { first: 0, len: 10 * (nth as u64 + 1) }])).collect();
         calls.push(call(5, vec![Run { first: 900, len: 10 }]));
         let session = Session { id: String::new(), start: Nanos::ZERO, prefix_blocks: None, calls };
-        let mut sessions = Sessions::new(None);
+        let mut sessions = Sessions::new(None, 0, 0);
         sessions.begin(Nanos::ZERO, session, |_, _| {});
         let mut rounds = Vec::new();
         // Blocks that each turn found: the third lost half and one of the turn before, the fourth failed.
@@ -176,7 +193,7 @@ mod tests {
     fn a_session_that_was_silent_for_long_begins_anew() {
         let calls = (0..3).map(|nth| call(nth, vec![Run { first: 0, len: 10 }])).collect();
         let session = Session { id: String::new(), start: Nanos::ZERO, prefix_blocks: None, calls };
-        let mut sessions = Sessions::new(None);
+        let mut sessions = Sessions::new(None, 0, 0);
         sessions.begin(Nanos::ZERO, session, |_, _| {});
         sessions.served(Nanos::ZERO, 0, 0, 640, 0);
         sessions.served(Nanos::from_secs(1), 0, 1, 640, 640);

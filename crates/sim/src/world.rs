@@ -47,6 +47,8 @@ pub struct Config {
     pub slo: Slo,
     /// Steps are computed one by one; for tests, and for whoever does not believe the short cut.
     pub single_steps: bool,
+    /// Names of regions; each session comes from one.
+    pub regions: Vec<String>,
     /// What happens to engines, and when.
     pub changes: Vec<(Nanos, Change)>,
     /// Traffic scheduling before the fleet; `None`: everybody goes at once.
@@ -68,6 +70,7 @@ impl Config {
             longest_pause: None,
             slo: Slo::default(),
             single_steps: false,
+            regions: Vec::new(),
             changes: Vec::new(),
             admission: None,
             mover: None,
@@ -190,8 +193,19 @@ struct World<'a> {
 
 impl<'a> World<'a> {
     fn new(config: Config, source: Source<'a>, watcher: &'a mut dyn Watcher) -> Self {
-        let Config { mut fleet, gateway, poll, longest_pause, slo, single_steps, changes, admission, mover, setup } =
-            config;
+        let Config {
+            mut fleet,
+            gateway,
+            poll,
+            longest_pause,
+            slo,
+            single_steps,
+            regions,
+            changes,
+            admission,
+            mover,
+            setup,
+        } = config;
         let mut clock = StepClock::new(fleet.take_time());
         clock.single_steps = single_steps;
         let door = admission.map(|rules| Door::new(rules, gateway.assumed_output_tokens));
@@ -202,14 +216,14 @@ impl<'a> World<'a> {
             source,
             next: None,
             watcher,
-            sessions: Sessions::new(longest_pause),
+            sessions: Sessions::new(longest_pause, regions.len(), setup.seed),
             gateway,
             clock,
             fleet,
             engines: Vec::new(),
             requests: Vec::new(),
             free: Vec::new(),
-            figures: Collector::new(slo),
+            figures: Collector::new(slo, regions),
             happened: Vec::new(),
             door,
             waiting: BTreeMap::new(),

@@ -6,7 +6,7 @@ use plimsoll_load::PolicyKind;
 use plimsoll_sim::baselines::Policy;
 use plimsoll_sim::question::Question;
 use plimsoll_sim::world::{Change, Nobody};
-use plimsoll_sim::{Report, report};
+use plimsoll_sim::{Report, Warp, report};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -84,9 +84,25 @@ fn reports() -> Vec<Report> {
         balance_kv: true,
         changes: vec![(plimsoll_core::Nanos::from_secs(3), Change::Die { instance: 1 })],
         kv_tokens: Some(9_000),
+        also: vec![(trace.path().to_owned(), 2.0)],
+        warp: Some(Warp::parse("0:1,5:2").unwrap()),
+        regions: vec!["eu".to_owned(), "us".to_owned()],
         ..plain.clone()
     };
-    [plain, everything].map(|question| question.answer(&mut Nobody).unwrap()).into()
+    let reports: Vec<Report> = [plain, everything].map(|question| question.answer(&mut Nobody).unwrap()).into();
+    let (plain, everything) = (&reports[0], &reports[1]);
+    assert_eq!((plain.requests.arrived, everything.requests.arrived), (400, 800));
+    assert!(plain.regions.is_empty() && everything.setup.trace.ends_with(" x 2"), "{:?}", everything.setup);
+    let of = |name: &str| everything.regions[name].requests;
+    assert!(of("eu") + of("us") == 800 && of("eu").min(of("us")) > 300, "{} {}", of("eu"), of("us"));
+    // Twenty seconds, of which fifteen are replayed twice as fast.
+    let last = |report: &Report| {
+        let rates = &report.over_time.arrived_per_s;
+        rates.iter().rposition(|rate| *rate > 0.0).unwrap() as f64 * report.over_time.bin_s
+    };
+    assert!((19.0..20.0).contains(&last(plain)), "{}", last(plain));
+    assert!((12.0..12.6).contains(&last(everything)), "{}", last(everything));
+    reports
 }
 
 #[test]

@@ -41,9 +41,10 @@ pub enum SimCommand {
 
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
-    /// Trace: Mooncake JSONL, compact agentic JSONL, or a log of lengths as CSV or JSONL; plain, .zst or .gz
-    #[arg(long, value_name = "FILE")]
-    pub trace: PathBuf,
+    /// Trace: Mooncake JSONL, compact agentic JSONL, or a log of lengths as CSV or JSONL; plain, .zst or .gz. Repeat to replay
+    /// several at once, `FILE*X` X times as fast as the others
+    #[arg(long, value_name = "FILE[*X]", required = true)]
+    pub trace: Vec<String>,
     /// Engine profile, or a TOML file of the same form; `plimsoll sim profiles` lists those built in
     #[arg(long, value_name = "NAME", default_value = "h100-llama3-70b-tp8")]
     pub profile: String,
@@ -65,6 +66,12 @@ pub struct RunArgs {
     /// Rows or sessions that begin per second where the trace does not say when
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     pub starts_per_s: f64,
+    /// Faster and slower over time: from each SECOND of the simulation on X times as fast; `SECOND:again` at the end begins anew
+    #[arg(long, value_name = "SECOND:X,...")]
+    pub warp: Option<String>,
+    /// Regions that sessions come from, drawn for each session: a label in the report
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub regions: Vec<String>,
     /// Longest pause between two calls of a session, in seconds
     #[arg(long, value_name = "SECONDS")]
     pub longest_pause_s: Option<f64>,

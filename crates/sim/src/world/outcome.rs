@@ -58,6 +58,7 @@ impl World<'_> {
             preemptions: sum.preemptions,
             moves: self.moves.figures(),
             classes: self.figures.classes(),
+            regions: self.figures.regions(),
             instances,
             over_time: self.figures.series.columns(),
             requests: self.figures.requests,

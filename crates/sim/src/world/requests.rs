@@ -5,6 +5,7 @@ use crate::collect::Finished;
 use crate::engine::{Happened, Job, Key};
 use crate::gateway::{Open, Wanted};
 use crate::names;
+use crate::series::Found;
 use crate::session::SessionSlot;
 use plimsoll_core::{BlockName, Class, InstanceId, LegRole, Nanos, Target};
 use plimsoll_load::{AttemptEnd, PlaceError};
@@ -72,7 +73,7 @@ impl World<'_> {
         let mut names = Vec::new();
         names::extend(&mut names, &what.prompt);
         let hit_rounds = self.sessions.hit_rounds(now, session, call as usize);
-        self.figures.arrived(now);
+        self.figures.arrived(now, self.sessions.region(session));
         let number = self.figures.requests.arrived;
         let waits = Waits {
             number,
@@ -261,7 +262,13 @@ impl World<'_> {
                     if let Some(door) = &mut self.door {
                         door.first_token(now, request.number);
                     }
-                    self.figures.first_token(now, request.arrived, request.prompt_tokens, cached_tokens);
+                    let (best, believed) = (request.open.best_tokens, request.open.believed.tokens());
+                    let found = Found {
+                        prompt_tokens: request.prompt_tokens,
+                        cached_tokens,
+                        held: best.map(|best| (best.max(believed), believed)),
+                    };
+                    self.figures.first_token(now, request.arrived, found);
                 }
                 Happened::Resumed { key } => {
                     let Some(request) = request(&mut self.requests, key) else { continue };
@@ -278,6 +285,7 @@ impl World<'_> {
                     self.figures.itl.record(gap.0);
                     if std::mem::take(&mut request.moved) {
                         self.moves.paused(gap);
+                        self.figures.series.moved(now);
                     }
                     request.last_token = now;
                 }
@@ -315,6 +323,7 @@ impl World<'_> {
             prompt_tokens: request.prompt_tokens,
             output_tokens: request.output_tokens,
             cached_tokens: request.cached_tokens,
+            region: self.sessions.region(request.session),
         };
         let (session, call) = (request.session, request.call as usize);
         self.sessions.served(now, session, call, request.prompt_tokens, request.cached_tokens);

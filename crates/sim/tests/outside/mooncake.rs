@@ -133,6 +133,11 @@ fn oc7_one_pool_against_caches_of_their_own() {
         );
         (hit, time)
     };
+    // Documented placements of others, for orientation: none is said to be the paper's.
+    for other in [Policy::CacheThreshold, Policy::DynamoCost, Policy::StickyUntilSaturated] {
+        let Some(local) = serve(TEST, 10, own, other, true, None) else { return };
+        against(other.as_str(), &local);
+    }
     let (blind, drawn, aware) = (against("blind", &blind), against("of two", &drawn), against("aware", &aware));
     assert!(aware.0 < 2.22 && 2.22 < blind.0, "{aware:?} {blind:?}");
     assert!(aware.1 > 0.76 && 0.76 > blind.1, "{aware:?} {blind:?}");

@@ -2,7 +2,7 @@
 
 use crate::Failure;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use plimsoll_sim::{Finished, Input, Question, Status, Watcher};
+use plimsoll_sim::{Finished, Question, Status, Watcher};
 use std::io::{BufWriter, IsTerminal as _, Write as _};
 use std::time::Duration;
 
@@ -17,9 +17,10 @@ impl Progress {
         let bar = ProgressBar::no_length();
         if std::io::stderr().is_terminal() {
             // Only for somebody who looks is the trace read twice.
-            let calls = Input::open(&question.trace, question.input)
+            let calls = question
+                .sessions()
                 .ok()
-                .map(|input| input.map_while(Result::ok).map(|session| session.calls.len() as u64).sum());
+                .map(|sessions| sessions.source.map_while(Result::ok).map(|session| session.calls.len() as u64).sum());
             bar.set_length(calls.unwrap_or(0));
             let template = "{bar:30} {pos}/{len} requests, {per_sec}, {eta} left, {msg}";
             bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));

@@ -8,8 +8,9 @@ use plimsoll_sim::baselines::Policy;
 use plimsoll_sim::question::KernelFamily;
 use plimsoll_sim::tier::TierConfig;
 use plimsoll_sim::world::{Change, StartUp};
-use plimsoll_sim::{InputOptions, Question, QuestionError, RunError, Slo, compare, html};
+use plimsoll_sim::{InputOptions, Question, QuestionError, RunError, Slo, Warp, compare, html};
 use std::io::BufWriter;
+use std::path::{Path, PathBuf};
 
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let question = question(args)?;
@@ -55,12 +56,23 @@ pub(super) fn question(args: &RunArgs) -> Result<Question, Failure> {
         "K2" => KernelFamily::K2,
         _ => KernelFamily::K0,
     });
+    let mut traces = args.trace.iter().map(|text| trace(text));
+    let (first, times) = traces.next().ok_or_else(|| Failure::usage("give --trace"))?;
     Ok(Question {
         seed: args.seed,
+        // Rates of the others are told in terms of the first one's.
+        also: traces.map(|(path, rate)| (path, rate / times)).collect(),
+        warp: args
+            .warp
+            .as_deref()
+            .map(Warp::parse)
+            .transpose()
+            .map_err(|why| Failure::usage(format!("--warp {why}")))?,
+        regions: args.regions.clone(),
         input: InputOptions {
             limit: args.limit,
-            rate: args.rate,
-            starts_per_s: args.starts_per_s,
+            rate: args.rate * times,
+            starts_per_s: args.starts_per_s * times,
             skip_bad: args.skip_bad,
             ..InputOptions::default()
         },
@@ -79,8 +91,17 @@ pub(super) fn question(args: &RunArgs) -> Result<Question, Failure> {
         balance_kv: args.balance_kv,
         changes: changes(args)?,
         slo: Slo { ttft: Nanos::from_millis(args.slo_ttft_ms), tpot: Nanos::from_millis(args.slo_tpot_ms) },
-        ..Question::new(&args.trace, &args.profile, args.instances, policy)
+        ..Question::new(&first, &args.profile, args.instances, policy)
     })
+}
+
+/// `FILE` or `FILE*X`. A name that ends in such a way and is there is a name.
+fn trace(text: &str) -> (PathBuf, f64) {
+    let whole = || (PathBuf::from(text), 1.0);
+    match text.rsplit_once('*').and_then(|(path, times)| Some((path, times.parse::<f64>().ok()?))) {
+        Some((path, times)) if !Path::new(text).exists() => (PathBuf::from(path), times),
+        _ => whole(),
+    }
 }
 
 fn tier(capacity_tokens: u64, gb_s: f64) -> TierConfig {
