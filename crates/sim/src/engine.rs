@@ -28,6 +28,16 @@ pub enum Reserve {
     Chunk,
 }
 
+/// Ranks in lock-step wait for each other with their prompts: a step in which one rank computes a prompt takes as long for those
+/// that only decode. TensorRT-LLM's attention-DP balance (its technical blog 10).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContextWait {
+    /// Steps for which prompts wait until every rank has one.
+    pub timeout_steps: u64,
+    /// Further steps in which more of them may gather.
+    pub batching_steps: u64,
+}
+
 /// Sizes and limits of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineShape {
@@ -43,6 +53,8 @@ pub struct EngineShape {
     /// Tokens of a named block; caches know nothing smaller.
     pub block_tokens: u64,
     pub reserve: Reserve,
+    /// `None`: a prompt is computed as soon as there is room.
+    pub context_wait: Option<ContextWait>,
 }
 
 impl EngineShape {
@@ -57,6 +69,7 @@ impl EngineShape {
             max_running: serving.max_running,
             block_tokens,
             reserve: Reserve::Prompt,
+            context_wait: None,
         }
     }
 

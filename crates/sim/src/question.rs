@@ -4,7 +4,7 @@
 
 use crate::baselines::Policy;
 use crate::collect::Slo;
-use crate::engine::{EngineShape, Reserve};
+use crate::engine::{ContextWait, EngineShape, Reserve};
 use crate::gateway::GatewayConfig;
 use crate::input::{Input, InputOptions, MOST_TRACES, Mix, Warp};
 use crate::report::{Report, Setup};
@@ -51,6 +51,8 @@ pub struct Question {
     pub kernel: Option<KernelFamily>,
     /// For what pages are taken at admission.
     pub reserve: Reserve,
+    /// Ranks that step together wait for each other with their prompts.
+    pub context_wait: Option<ContextWait>,
     /// Placement knows what is cached where.
     pub cache_view: bool,
     pub longest_pause: Option<Nanos>,
@@ -124,6 +126,7 @@ impl Question {
             context_tokens: None,
             kernel: None,
             reserve: Reserve::Prompt,
+            context_wait: None,
             cache_view: true,
             longest_pause: None,
             slo: Slo::default(),
@@ -269,7 +272,11 @@ impl Question {
 
     fn config(&self, profile: Profile, block_tokens: u64) -> Config {
         let ranks = self.ranks(&profile);
-        let shape = EngineShape { reserve: self.reserve, ..EngineShape::of(&profile.serving, block_tokens) };
+        let shape = EngineShape {
+            reserve: self.reserve,
+            context_wait: self.context_wait,
+            ..EngineShape::of(&profile.serving, block_tokens)
+        };
         let setup = Setup {
             trace: self.names_of_traces(),
             profile: profile.name.clone(),
@@ -347,6 +354,8 @@ impl Question {
         put(self.context_tokens.is_some(), "context_tokens", profile.serving.context_tokens.to_string());
         put(self.kernel.is_some(), "kernel", format!("{:?}", profile.kernel));
         put(self.reserve != usual.reserve, "reserve", format!("{:?}", self.reserve));
+        let wait = self.context_wait.map(|wait| format!("{}+{}", wait.timeout_steps, wait.batching_steps));
+        put(wait.is_some(), "context_wait", wait.unwrap_or_default());
         put(!self.cache_view, "cache_view", "off".to_owned());
         let pause = self.longest_pause.map_or_else(String::new, |pause| format!("{}", pause.as_secs_f64()));
         put(self.longest_pause.is_some(), "longest_pause_s", pause);

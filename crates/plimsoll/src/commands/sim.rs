@@ -93,6 +93,9 @@ pub struct RunArgs {
     /// Ranks of an instance that step together [default: the profile's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub ranks: Option<u16>,
+    /// Ranks that step together wait so many steps for each other with their prompts, and further ones for more prompts to gather
+    #[arg(long, value_name = "STEPS[+STEPS]")]
+    pub context_wait: Option<String>,
     /// KV tokens that fit on a rank [default: the profile's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1_024..))]
     pub kv_tokens: Option<u64>,

@@ -4,10 +4,10 @@
 //! notes, section 2). A run of decode steps ends at the first request that ends, at the first page that is missing, or
 //! where another rank becomes the slowest; an arrival that would be admitted cuts it at the next boundary.
 
-use super::EngineShape;
 use super::job::{Job, Key};
 use super::plan::{Planned, Planning};
 use super::rank::{Happened, Rank};
+use super::{ContextWait, EngineShape};
 use crate::step_time::{FS_PER_NS, Ramp, StepClock};
 use plimsoll_core::{LoadReport, Nanos, Rank as RankId};
 use plimsoll_timing::StepShape;
@@ -42,6 +42,7 @@ struct Run {
     prefill: bool,
     /// Nothing is computed: a load from below is waited for.
     waits: bool,
+    hold: Option<Hold>,
 }
 
 /// An engine with one or more ranks.
@@ -57,6 +58,16 @@ pub struct Instance {
     shape: StepShape,
     /// Steps take so many times as long; 1 but under a fault.
     slowdown: u64,
+    /// Steps for which prompts have been held back: until every rank had one, and for more of them.
+    waited: u64,
+    gathered: u64,
+}
+
+/// Why prompts are held back, and for how many steps at most.
+#[derive(Clone, Copy, Debug)]
+enum Hold {
+    ForOthers(u64),
+    ForMore(u64),
 }
 
 impl Instance {
@@ -71,6 +82,8 @@ impl Instance {
             totals: InstanceTotals::default(),
             shape: StepShape::default(),
             slowdown: 1,
+            waited: 0,
+            gathered: 0,
         }
     }
 
@@ -195,6 +208,13 @@ impl Instance {
         if run.waits {
             return StepReport::default();
         }
+        match run.hold {
+            // Whoever found no pages need not wait anew.
+            None if run.prefill => (self.waited, self.gathered) = (0, 0),
+            None => {}
+            Some(Hold::ForOthers(_)) => self.waited += run.steps,
+            Some(Hold::ForMore(_)) => self.gathered += run.steps,
+        }
         self.totals.busy_fs += took;
         self.totals.steps += run.steps;
         if run.prefill {
@@ -216,10 +236,11 @@ impl Instance {
 
     /// Plans and begins the next step or run. Returns when it ends; `None` when there is nothing to do.
     pub fn begin(&mut self, clock: &StepClock, out: &mut Vec<Happened>) -> Option<Nanos> {
+        let hold = self.hold();
         let (mut mixed, mut decode) = (None::<u64>, None::<(Ramp, u64)>);
         let mut wake = None::<u128>;
         for rank in &mut self.ranks {
-            let mut with = Planning { clock, shape: &mut self.shape, now_fs: self.edge_fs };
+            let mut with = Planning { clock, shape: &mut self.shape, now_fs: self.edge_fs, hold: hold.is_some() };
             let (planned, loaded) = rank.plan(&mut with, out);
             wake = wake.into_iter().chain(loaded).min();
             match planned {
@@ -241,19 +262,40 @@ impl Instance {
         self.run = Some(match (mixed, decode) {
             (None, None) => {
                 let first_fs = u64::try_from(until?).unwrap_or(u64::MAX);
-                Run { ramp: Ramp { first_fs, growth_fs: 0 }, steps: 1, prefill: false, waits: true }
+                Run { ramp: Ramp { first_fs, growth_fs: 0 }, steps: 1, prefill: false, waits: true, hold: None }
             }
             (None, Some((ramp, steps))) => {
                 let ramp = slow(ramp);
                 let steps = until.map_or(steps, |until| ramp.steps_to(until, steps).max(1));
-                Run { ramp, steps, prefill: false, waits: false }
+                let steps = match hold {
+                    None => steps,
+                    Some(Hold::ForOthers(most) | Hold::ForMore(most)) => steps.min(most),
+                };
+                Run { ramp, steps, prefill: false, waits: false, hold }
             }
             (Some(fs), decode) => {
                 let first_fs = fs.max(decode.map_or(0, |(ramp, _)| ramp.first_fs));
-                Run { ramp: slow(Ramp { first_fs, growth_fs: 0 }), steps: 1, prefill: true, waits: false }
+                Run { ramp: slow(Ramp { first_fs, growth_fs: 0 }), steps: 1, prefill: true, waits: false, hold: None }
             }
         });
         Some(self.announce())
+    }
+
+    /// Whether the next step holds prompts back. Not while a rank has nothing to decode: it would stand still.
+    fn hold(&mut self) -> Option<Hold> {
+        let ContextWait { timeout_steps, batching_steps } = self.ranks.first()?.shape.context_wait?;
+        let with_prompt = self.ranks.iter().filter(|rank| rank.has_prompt()).count();
+        if with_prompt == 0 {
+            (self.waited, self.gathered) = (0, 0);
+        }
+        if with_prompt == 0 || self.ranks.len() == 1 || self.ranks.iter().any(|rank| rank.batch.requests() == 0) {
+            return None;
+        }
+        let left = |most: u64, so_far: u64| most.checked_sub(so_far).filter(|left| *left > 0);
+        if with_prompt < self.ranks.len() {
+            return left(timeout_steps, self.waited).map(Hold::ForOthers);
+        }
+        left(batching_steps, self.gathered).map(Hold::ForMore)
     }
 
     fn announce(&mut self) -> Nanos {

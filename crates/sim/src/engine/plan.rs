@@ -32,6 +32,8 @@ pub(super) struct Planning<'a> {
     pub shape: &'a mut StepShape,
     /// When the step begins.
     pub now_fs: u128,
+    /// Prompts are held back: what decodes goes on.
+    pub hold: bool,
 }
 
 impl Rank {
@@ -61,7 +63,8 @@ impl Rank {
     fn plan_step(&mut self, with: &mut Planning<'_>, out: &mut Vec<Happened>) -> Planned {
         self.chunks.clear();
         let mut preempted_now = self.room_for_decode(out);
-        let mut budget = self.shape.token_budget.saturating_sub(self.batch.requests());
+        let budget = self.shape.token_budget.saturating_sub(self.batch.requests());
+        let mut budget = if with.hold { 0 } else { budget };
         let mut at = 0;
         while at < self.prefilling.len() && budget > 0 {
             let slot = self.prefilling[at];

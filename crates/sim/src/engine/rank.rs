@@ -155,6 +155,19 @@ impl Rank {
         self.waiting.is_empty() && (self.running.len() as u64) < self.shape.max_running
     }
 
+    /// A prompt is under way, or waits for nothing but its turn.
+    pub(super) fn has_prompt(&self) -> bool {
+        !self.prefilling.is_empty()
+            || (!self.waiting.is_empty() && (self.running.len() as u64) < self.shape.max_running)
+    }
+
+    /// Tokens that the step under way computes; of a run of decode steps, each of them.
+    #[must_use]
+    pub fn step_tokens(&self) -> u64 {
+        let decoding = if self.decoding_planned { self.batch.requests() } else { 0 };
+        decoding + self.chunks.iter().map(|chunk| chunk.tokens).sum::<u64>()
+    }
+
     /// What it tells of its load, `ahead` decode steps after the last plan.
     #[must_use]
     pub fn report(&self, rank: RankId, now: Nanos, ahead: u64) -> LoadReport {

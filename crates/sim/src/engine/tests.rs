@@ -16,6 +16,7 @@ const SHAPE: EngineShape = EngineShape {
     max_running: 8,
     block_tokens: 32,
     reserve: Reserve::Prompt,
+    context_wait: None,
 };
 
 #[derive(Clone, Debug)]
@@ -98,9 +99,17 @@ proptest! {
 
     /// Coalescing is invisible: every token comes at the same nanosecond, with pages short and ranks in lock-step.
     #[test]
-    fn runs_are_their_steps(arrivals in arrivals(2), ranks in 1u16..3, kv in prop_oneof![Just(4_096u64), Just(1_536)], chunk: bool) {
+    fn runs_are_their_steps(
+        arrivals in arrivals(2),
+        ranks in 1u16..3,
+        kv in prop_oneof![Just(4_096u64), Just(1_536)],
+        chunk: bool,
+        wait in prop::option::of((0u64..60, 0u64..9)),
+    ) {
         let reserve = if chunk { Reserve::Chunk } else { Reserve::Prompt };
-        let shape = EngineShape { kv_tokens: kv, context_tokens: kv, reserve, ..SHAPE };
+        let context_wait =
+            wait.map(|(timeout_steps, batching_steps)| ContextWait { timeout_steps, batching_steps });
+        let shape = EngineShape { kv_tokens: kv, context_tokens: kv, reserve, context_wait, ..SHAPE };
         let arrivals: Vec<Arrival> = arrivals
             .into_iter()
             .map(|arrival| Arrival { rank: arrival.rank % ranks, ..arrival })

@@ -50,6 +50,7 @@ fn serve(test: &str, tables: Tables, max_running: u64, kv_tokens: u64) -> Option
                 max_running,
                 block_tokens: BLOCK_TOKENS,
                 reserve: Reserve::Chunk,
+                context_wait: None,
             },
         ),
         GatewayConfig {

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod adp_balance;
 mod caches;
 mod fidelity;
 mod migration;

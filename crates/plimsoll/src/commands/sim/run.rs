@@ -5,6 +5,7 @@ use super::{RunArgs, write};
 use crate::{Failure, output};
 use plimsoll_core::Nanos;
 use plimsoll_sim::baselines::Policy;
+use plimsoll_sim::engine::ContextWait;
 use plimsoll_sim::question::KernelFamily;
 use plimsoll_sim::tier::TierConfig;
 use plimsoll_sim::world::{Change, StartUp};
@@ -77,6 +78,7 @@ pub(super) fn question(args: &RunArgs) -> Result<Question, Failure> {
             ..InputOptions::default()
         },
         ranks: args.ranks,
+        context_wait: args.context_wait.as_deref().map(context_wait).transpose()?,
         kv_tokens: args.kv_tokens,
         max_running: args.max_running,
         token_budget: args.token_budget,
@@ -106,6 +108,12 @@ fn trace(text: &str) -> (PathBuf, f64) {
 
 fn tier(capacity_tokens: u64, gb_s: f64) -> TierConfig {
     TierConfig { capacity_tokens, bytes_per_s: gb_s * 1e9, latency: Nanos::from_millis(1) }
+}
+
+fn context_wait(text: &str) -> Result<ContextWait, Failure> {
+    let (timeout, batching) = text.split_once('+').unwrap_or((text, "0"));
+    let read = || Some(ContextWait { timeout_steps: timeout.parse().ok()?, batching_steps: batching.parse().ok()? });
+    read().ok_or_else(|| Failure::usage(format!("--context-wait {text:?}: expected STEPS or STEPS+STEPS")))
 }
 
 /// What happens to engines.
