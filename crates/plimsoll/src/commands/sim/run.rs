@@ -153,3 +153,21 @@ fn changes(args: &RunArgs) -> Result<Vec<(Nanos, Change)>, Failure> {
     }
     Ok(changes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_told_from_a_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let named = folder.path().join("trace*2").display().to_string();
+        assert_eq!(trace(&named), (folder.path().join("trace"), 2.0));
+        std::fs::write(&named, "").unwrap();
+        assert_eq!(trace(&named), (PathBuf::from(&named), 1.0));
+        for whole in ["a.jsonl.zst", "a*b", "a*"] {
+            assert_eq!(trace(whole), (PathBuf::from(whole), 1.0));
+        }
+        assert_eq!(trace("a.zst*0.25"), (PathBuf::from("a.zst"), 0.25));
+    }
+}

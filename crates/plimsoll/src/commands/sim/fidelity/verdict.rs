@@ -62,6 +62,7 @@ struct Side {
     ttft_ms: Times,
     tpot_ms: Times,
     hit_rate: Option<f64>,
+    /// Of answers that name their engine: one that is kept alive before its first token was begun without.
     requests_of_engines: Vec<u64>,
 }
 
