@@ -96,6 +96,15 @@ impl PrefixIndex {
             + self.held.capacity() * 8
     }
 
+    /// About as much as [`PrefixIndex::bytes`], without looking at every edge: an edge's list is a third larger than what stands in it.
+    #[must_use]
+    pub fn about_bytes(&self) -> usize {
+        self.blocks() * 8 * 4 / 3
+            + self.nodes.capacity() * size_of::<Node>()
+            + self.edges.bytes()
+            + self.held.capacity() * 8
+    }
+
     /// `holder` has `hashes` in a row, behind `parent` (at the root for `None`).
     pub fn store(&mut self, holder: Holder, parent: Option<u64>, hashes: &[u64]) -> Stored {
         let mut stored = Stored::default();
@@ -245,19 +254,82 @@ impl PrefixIndex {
     /// `holder` has lost a block. False when it was not known to have it.
     pub fn remove(&mut self, holder: Holder, hash: u64) -> bool {
         let Some(id) = self.edges.get(hash) else { return false };
-        let node = &mut self.nodes[id as usize];
+        let node = &self.nodes[id as usize];
         let cutoff = node.cutoff(holder);
         let Some(offset) = node.offset(hash, cutoff).filter(|offset| *offset < cutoff) else { return false };
-        node.set_cutoff(holder, offset);
-        self.count(holder, -((cutoff - offset) as i64));
-        self.trim(id);
+        self.cut(holder, id, offset);
         true
+    }
+
+    /// Which of these blocks `holder` is known to have. One pass over every edge that they stand in, in whatever order they come.
+    #[must_use]
+    pub fn holds_each(&self, holder: Holder, hashes: &[u64]) -> Vec<bool> {
+        let mut held = vec![false; hashes.len()];
+        for (_, places) in self.by_edge(holder, hashes) {
+            for (_, at) in places {
+                held[at] = true;
+            }
+        }
+        held
+    }
+
+    /// `holder` has lost these blocks. Returns which of them it was known to have before any of them went.
+    pub fn remove_each(&mut self, holder: Holder, hashes: &[u64]) -> Vec<bool> {
+        let mut held = vec![false; hashes.len()];
+        for (id, places) in self.by_edge(holder, hashes) {
+            let first = places.iter().map(|(offset, _)| *offset).min();
+            for (_, at) in places {
+                held[at] = true;
+            }
+            if let Some(first) = first {
+                self.cut(holder, id, first);
+            }
+        }
+        held
+    }
+
+    /// Blocks that a holder has, by edge: offset in it, and place in the list.
+    fn by_edge(&self, holder: Holder, hashes: &[u64]) -> Vec<(u32, Vec<(usize, usize)>)> {
+        let known = hashes.iter().enumerate().filter_map(|(at, hash)| Some((self.edges.get(*hash)?, *hash, at)));
+        let mut known: Vec<(u32, u64, usize)> = known.collect();
+        known.sort_unstable();
+        let mut found = Vec::new();
+        for group in known.chunk_by(|one, other| one.0 == other.0) {
+            let id = group[0].0;
+            let node = &self.nodes[id as usize];
+            let cutoff = node.cutoff(holder);
+            let mut places: Vec<(usize, usize)> = Vec::with_capacity(group.len());
+            if let [(_, hash, at)] = group {
+                places.extend(node.offset(*hash, cutoff).filter(|offset| *offset < cutoff).map(|offset| (offset, *at)));
+            } else {
+                for (offset, held) in node.hashes[..cutoff].iter().enumerate() {
+                    let from = group.partition_point(|(_, hash, _)| hash < held);
+                    let same = group[from..].iter().take_while(|(_, hash, _)| hash == held);
+                    places.extend(same.map(|(.., at)| (offset, *at)));
+                }
+            }
+            found.push((id, places));
+        }
+        found
+    }
+
+    /// `holder` has only the first `to` blocks of an edge.
+    fn cut(&mut self, holder: Holder, id: u32, to: usize) {
+        // What was cut before may have taken the last edge with it.
+        let Some(node) = self.nodes.get_mut(id as usize) else { return };
+        let cutoff = node.cutoff(holder);
+        if to < cutoff {
+            node.set_cutoff(holder, to);
+            self.count(holder, -((cutoff - to) as i64));
+            self.trim(id);
+        }
     }
 
     /// `holder` has nothing any more.
     pub fn clear(&mut self, holder: Holder) {
         for id in 0..self.nodes.len() as u32 {
-            let node = &mut self.nodes[id as usize];
+            // Once nothing is left there are no edges either.
+            let Some(node) = self.nodes.get_mut(id as usize) else { break };
             if !node.hashes.is_empty() && node.cutoff(holder) > 0 {
                 node.set_cutoff(holder, 0);
                 self.trim(id);
@@ -295,6 +367,9 @@ impl PrefixIndex {
             *node = Node::empty();
             self.free.push(id);
             if parent == NONE {
+                if self.edges.is_empty() {
+                    (self.nodes, self.free) = (Vec::new(), Vec::new());
+                }
                 return;
             }
             self.nodes[parent as usize].children -= 1;

@@ -12,6 +12,9 @@ use std::collections::VecDeque;
 /// Messages held back while a gap is being filled; beyond, the gap is given up.
 pub const MOST_HELD: usize = 4_096;
 
+/// Bytes of them, as their owner weighs them.
+pub const MOST_HELD_BYTES: usize = 64 << 20;
+
 /// Longest wait for a replay.
 pub const REPLAY_TIMEOUT: Nanos = Nanos::from_secs(3);
 
@@ -61,6 +64,7 @@ pub enum Trust {
 #[derive(Clone, Debug)]
 struct Held<B> {
     seq: u64,
+    bytes: usize,
     batch: B,
 }
 
@@ -91,6 +95,8 @@ pub struct Stream<B> {
 #[derive(Clone, Debug)]
 struct Gap<B> {
     since: Nanos,
+    /// Of what is held.
+    bytes: usize,
     /// In order of their numbers.
     held: VecDeque<Held<B>>,
 }
@@ -124,9 +130,14 @@ impl<B> Stream<B> {
         self.gaps
     }
 
-    /// A message from the live socket. `at_unix_s` is the publisher's own time in it.
-    pub fn live(&mut self, now: Nanos, seq: u64, at_unix_s: f64, batch: B) -> Vec<Step<B>> {
+    /// A message from the live socket. `at_unix_s` is the publisher's own time in it, `bytes` what it takes to hold it back.
+    pub fn live(&mut self, now: Nanos, seq: u64, at_unix_s: f64, bytes: usize, batch: B) -> Vec<Step<B>> {
         let mut steps = Vec::new();
+        if seq == u64::MAX {
+            // No publisher gets there; in a replay it is the sign of the end.
+            self.duplicates += 1;
+            return steps;
+        }
         if let Some(next) = self.next
             && seq < next
         {
@@ -151,7 +162,7 @@ impl<B> Stream<B> {
             None => {
                 // Joined late: what went before may still be in the publisher's buffer.
                 self.next = Some(0);
-                self.open_gap(now, seq, batch);
+                self.open_gap(now, seq, bytes, batch);
                 steps.push(Step::Replay { from: 0 });
             }
             Some(next) => {
@@ -159,11 +170,12 @@ impl<B> Stream<B> {
                 if first {
                     self.gaps += 1;
                 }
-                self.open_gap(now, seq, batch);
+                self.open_gap(now, seq, bytes, batch);
                 if first {
                     steps.push(Step::Replay { from: next });
                 }
-                if self.gap.as_ref().is_some_and(|gap| gap.held.len() > MOST_HELD) {
+                let full = |gap: &Gap<B>| gap.held.len() > MOST_HELD || gap.bytes > MOST_HELD_BYTES;
+                if self.gap.as_ref().is_some_and(full) {
                     steps.extend(self.give_up());
                 }
             }
@@ -171,14 +183,15 @@ impl<B> Stream<B> {
         steps
     }
 
-    fn open_gap(&mut self, now: Nanos, seq: u64, batch: B) {
-        let gap = self.gap.get_or_insert_with(|| Gap { since: now, held: VecDeque::new() });
+    fn open_gap(&mut self, now: Nanos, seq: u64, bytes: usize, batch: B) {
+        let gap = self.gap.get_or_insert_with(|| Gap { since: now, bytes: 0, held: VecDeque::new() });
         let at = gap.held.partition_point(|held| held.seq < seq);
         if gap.held.get(at).is_some_and(|held| held.seq == seq) {
             self.duplicates += 1;
             return;
         }
-        gap.held.insert(at, Held { seq, batch });
+        gap.bytes += bytes;
+        gap.held.insert(at, Held { seq, bytes, batch });
     }
 
     /// The publisher's process has ended. Whoever publishes there next begins anew.
@@ -247,13 +260,14 @@ impl<B> Stream<B> {
             match self.next {
                 Some(next) if held.seq == next => self.next = Some(next + 1),
                 Some(next) if held.seq < next => {
-                    gap.held.pop_front();
+                    gap.bytes -= gap.held.pop_front().map_or(0, |held| held.bytes);
                     self.duplicates += 1;
                     continue;
                 }
                 _ => return steps,
             }
             if let Some(held) = gap.held.pop_front() {
+                gap.bytes -= held.bytes;
                 steps.push(Step::Apply(held.batch));
             }
         }

@@ -14,19 +14,24 @@ pub use publisher::{Belief, PublisherView};
 use crate::chain::{NameFormat, Namespace, names};
 use crate::fingerprint_map::FingerprintMap;
 use crate::index::{Holder, Matched, PrefixIndex};
-use crate::stream::Step;
+use crate::stream::{Step, Why};
 use plimsoll_core::{EngineKind, KvBatch, KvEvent, Medium, Nanos, Target};
 use publisher::Publisher;
-use speculative::Speculative;
+use speculative::{Speculative, noted};
 use std::collections::BTreeMap;
+
+/// Bytes of an engine's name for a block of ours, in a tree that is two thirds full.
+const NAMED_BYTES: usize = 24;
 
 /// Bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ViewConfig {
-    /// Most distinct blocks in all indexes together; a publisher that would exceed it is forgotten.
+    /// Most distinct blocks in all indexes of a view together; beyond, the publisher that has most is forgotten.
     pub max_blocks: usize,
     /// How long a routing decision counts without an event that confirms it.
     pub speculation: Nanos,
+    /// How long it counts at a target that tells nothing, until the request has run.
+    pub assumption: Nanos,
     /// Mean share of a prompt by which belief may exceed reports before a publisher is not believed any more.
     pub belief_error: f64,
     /// How long it is then learnt anew before it counts again.
@@ -38,6 +43,7 @@ impl Default for ViewConfig {
         ViewConfig {
             max_blocks: 50_000_000,
             speculation: Nanos::from_secs(2),
+            assumption: Nanos::from_secs(60),
             belief_error: 0.2,
             distrust: Nanos::from_secs(30),
         }
@@ -122,6 +128,16 @@ impl Prompt {
     }
 }
 
+/// What an event takes while it is held back.
+fn held_bytes(event: &KvEvent) -> usize {
+    let more = match event {
+        KvEvent::Stored(stored) => stored.names.len() * 8 + stored.tokens.len() * 4,
+        KvEvent::Removed { names, .. } => names.len() * 8,
+        KvEvent::Cleared => 0,
+    };
+    size_of::<KvEvent>() + more
+}
+
 /// The view of one model's fleet.
 #[derive(Debug, Default)]
 pub struct FleetView {
@@ -187,7 +203,8 @@ impl FleetView {
     pub fn live(&mut self, now: Nanos, target: Target, seq: u64, batch: KvBatch) -> Vec<Want> {
         let Some(publisher) = self.publishers.get_mut(&target) else { return Vec::new() };
         publisher.skipped += u64::from(batch.skipped);
-        let steps = publisher.stream.live(now, seq, batch.at_unix_s, batch.events);
+        let bytes = batch.events.iter().map(held_bytes).sum();
+        let steps = publisher.stream.live(now, seq, batch.at_unix_s, bytes, batch.events);
         self.obey(now, target, steps)
     }
 
@@ -214,25 +231,29 @@ impl FleetView {
 
     /// Time passes: replays that do not come, decisions that no event confirmed.
     pub fn tick(&mut self, now: Nanos) -> Vec<Want> {
-        self.speculative.expire(now);
         let targets: Vec<Target> = self.publishers.keys().copied().collect();
-        let mut wants = Vec::new();
-        for target in targets {
-            if let Some(publisher) = self.publishers.get_mut(&target) {
-                let steps = publisher.stream.tick(now);
-                wants.extend(self.obey(now, target, steps));
-            }
-        }
-        wants
+        targets.into_iter().flat_map(|target| self.tick_one(now, target)).collect()
+    }
+
+    /// Time passes for one of them.
+    pub fn tick_one(&mut self, now: Nanos, target: Target) -> Vec<Want> {
+        self.speculative.expire(now);
+        let Some(publisher) = self.publishers.get_mut(&target) else { return Vec::new() };
+        let steps = publisher.stream.tick(now);
+        self.obey(now, target, steps)
     }
 
     fn obey(&mut self, now: Nanos, target: Target, steps: Vec<Step<Vec<KvEvent>>>) -> Vec<Want> {
         let mut wants = Vec::new();
+        if steps.is_empty() {
+            return wants;
+        }
         let Some(mut publisher) = self.publishers.remove(&target) else { return wants };
         for step in steps {
             match step {
                 Step::Replay { from } => wants.push(Want::Replay { target, from }),
-                Step::Reset(_) => {
+                Step::Reset(why) => {
+                    publisher.emptied += u64::from(why == Why::Restarted);
                     self.clear(&mut publisher);
                     self.speculative.forget(target);
                     publisher.forget();
@@ -251,6 +272,7 @@ impl FleetView {
     fn apply(&mut self, now: Nanos, target: Target, publisher: &mut Publisher, event: KvEvent) {
         match event {
             KvEvent::Cleared => {
+                publisher.emptied += 1;
                 self.clear(publisher);
                 publisher.names.clear();
                 self.speculative.forget(target);
@@ -258,23 +280,23 @@ impl FleetView {
             KvEvent::Removed { names, medium } => {
                 let Some(family) = publisher.family.filter(|_| medium != Medium::Storage) else { return };
                 let Some(index) = self.families.get_mut(&family) else { return };
-                let own = family.format == NameFormat::Own;
-                let known = |names: &BTreeMap<u64, u64>, name| if own { names.get(&name).copied() } else { Some(name) };
-                // Counted before any goes: with a block all behind it go, and SGLang names them from the front.
-                let held = names.iter().filter_map(|name| known(&publisher.names, *name));
-                let held = held.filter(|name| publisher.has_there(index, medium, *name)).count();
-                publisher.unknown_removals += (names.len() - held) as u64;
-                for name in names {
-                    let known = known(&publisher.names, name);
-                    if let Some(known) = known {
-                        publisher.lose(index, medium, known);
+                let ours: Vec<u64> = match family.format {
+                    NameFormat::Own => names.iter().filter_map(|name| publisher.names.get(name).copied()).collect(),
+                    NameFormat::Sglang | NameFormat::VllmCbor => names.clone(),
+                };
+                let lost = publisher.lose(index, medium, &ours);
+                publisher.unknown_removals += (names.len() - lost.held) as u64;
+                if family.format == NameFormat::Own {
+                    let mut nowhere = lost.nowhere;
+                    nowhere.sort_unstable();
+                    for name in &names {
+                        if publisher.names.get(name).is_some_and(|ours| nowhere.binary_search(ours).is_ok()) {
+                            publisher.names.remove(name);
+                        }
                     }
-                    if own && known.is_some_and(|known| !publisher.has(index, known)) {
-                        publisher.names.remove(&name);
-                    }
-                    if let Some(name) = known.filter(|_| medium == Medium::Device) {
-                        self.speculative.gone(target, name);
-                    }
+                }
+                if medium == Medium::Device {
+                    ours.iter().for_each(|name| self.speculative.gone(target, *name));
                 }
             }
             KvEvent::Stored(stored) => {
@@ -293,14 +315,45 @@ impl FleetView {
                     return;
                 };
                 let index = self.families.entry(family).or_default();
-                publisher.gain(index, stored.medium, parent, &chain);
-                if self.blocks() > self.config.max_blocks {
-                    self.overflows += 1;
-                    self.clear(publisher);
-                    publisher.distrust(now, &self.config);
+                let placed = publisher.gain(index, stored.medium, parent, &chain);
+                if family.format == NameFormat::Own {
+                    publisher.names.extend(stored.names.iter().copied().zip(chain).take(placed));
                 }
+                self.make_room(now, publisher);
             }
         }
+    }
+
+    /// Where there are more blocks than there may be, whoever has most is forgotten and not believed for a while. `publisher` is out of
+    /// the list while its events are applied.
+    fn make_room(&mut self, now: Nanos, publisher: &mut Publisher) {
+        while self.blocks() > self.config.max_blocks {
+            self.overflows += 1;
+            let held = |publisher: &Publisher| self.held_by(publisher);
+            let largest = self.publishers.iter().max_by_key(|(_, other)| held(other));
+            let largest = largest.filter(|(_, other)| held(other) > held(publisher)).map(|(target, _)| *target);
+            let Some((target, mut other)) = largest.and_then(|target| self.publishers.remove_entry(&target)) else {
+                self.drop_view(now, publisher);
+                return;
+            };
+            self.drop_view(now, &mut other);
+            self.publishers.insert(target, other);
+        }
+    }
+
+    fn drop_view(&mut self, now: Nanos, publisher: &mut Publisher) {
+        match publisher.approximate {
+            Some(_) => self.start_over(publisher),
+            None => self.clear(publisher),
+        }
+        publisher.names.clear();
+        publisher.distrust(now, &self.config);
+    }
+
+    /// Blocks of a publisher, wherever.
+    fn held_by(&self, publisher: &Publisher) -> u64 {
+        let index = publisher.family.and_then(|family| self.families.get(&family));
+        index.map_or(0, |index| publisher.holders().iter().map(|holder| index.held_by(*holder)).max().unwrap_or(0))
     }
 
     /// Families in use.
@@ -336,7 +389,8 @@ impl FleetView {
                     _ => entry.1 = u64::from(depth),
                 }
             }
-            for target in self.speculative.beginning(chain) {
+            let noted = noted(*family, chain);
+            for target in self.speculative.beginning(&noted.names) {
                 depths.entry(target).or_default();
             }
             for (target, (device, host)) in depths {
@@ -344,7 +398,7 @@ impl FleetView {
                 if publisher.family != Some(*family) || !publisher.credited(now) {
                     continue;
                 }
-                let guessed = self.speculative.depth(now, target, chain, device as usize) as u64;
+                let guessed = noted.depth(&self.speculative, now, target, device as usize) as u64;
                 let hit = Hit::of(device, guessed, host, most, block);
                 if hit.tokens() > 0 {
                     hits.insert(target, hit);
@@ -361,6 +415,18 @@ impl FleetView {
         self.publishers.get(&target).is_some_and(told)
     }
 
+    /// How often the target has said that it holds nothing, or has been started anew.
+    #[must_use]
+    pub fn emptied(&self, target: Target) -> u64 {
+        self.publishers.get(&target).map_or(0, |publisher| publisher.emptied)
+    }
+
+    /// There is a belief about this target that its reports can be held against.
+    #[must_use]
+    pub fn heard(&self, target: Target) -> bool {
+        self.publishers.get(&target).is_some_and(Publisher::heard)
+    }
+
     /// A request with this prompt goes to `target`: its blocks will soon be there. Returns what is believed to be there already,
     /// credited or not, so that a belief without credit can win it back by proving right.
     pub fn routed(&mut self, now: Nanos, target: Target, prompt: &Prompt) -> Hit {
@@ -370,24 +436,43 @@ impl FleetView {
         };
         let matched = self.families.get(&family).map_or_else(Matched::default, |index| index.matched(chain));
         let [device, host] = publisher.holders().map(|holder| matched.depth(holder) as usize);
-        let guessed = self.speculative.depth(now, target, chain, device);
+        let noted = noted(family, chain);
+        let guessed = noted.depth(&self.speculative, now, target, device);
         let block = u64::from(family.block_tokens);
         let most = prompt.tokens.saturating_sub(1) / block.max(1);
-        let heard = publisher.heard();
-        let approximate = publisher.approximate.is_some();
-        if approximate {
-            self.assume(now, target, family, chain);
-        } else {
-            self.speculative.add(now + self.config.speculation, target, &chain[device..]);
-        }
+        let (heard, until) = (publisher.heard(), now + self.counts_for(publisher));
+        self.speculative.add(until, target, noted.behind(device));
         if heard { Hit::of(device as u64, guessed as u64, host as u64, most, block) } else { Hit::default() }
     }
 
-    /// The request did not run there after all, or not to its end: what its events have not said is not there.
-    pub fn withdrawn(&mut self, target: Target, prompt: &Prompt) {
-        let family = self.publishers.get(&target).and_then(|publisher| publisher.family);
-        for block in family.and_then(|family| prompt.chain(family)).unwrap_or_default() {
-            self.speculative.gone(target, *block);
+    /// How long a routing decision counts there by itself.
+    fn counts_for(&self, publisher: &Publisher) -> Nanos {
+        if publisher.approximate.is_some() { self.config.assumption } else { self.config.speculation }
+    }
+
+    /// The request that went there at `routed` has run, at least as far as its first output: a target that tells nothing has its prompt
+    /// now.
+    pub fn ran(&mut self, routed: Nanos, now: Nanos, target: Target, prompt: &Prompt) {
+        let Some(publisher) = self.publishers.get(&target) else { return };
+        let Some((family, chain)) = publisher.family.and_then(|family| Some((family, prompt.chain(family)?))) else {
+            return;
+        };
+        if publisher.approximate.is_some() {
+            self.withdrawn(routed, target, prompt);
+            self.assume(now, target, family, chain);
+        }
+    }
+
+    /// The request that went there at `routed` did not run there after all, or not to its end: what its events have not said is not there.
+    /// What another request has said since stays.
+    pub fn withdrawn(&mut self, routed: Nanos, target: Target, prompt: &Prompt) {
+        let Some(publisher) = self.publishers.get(&target) else { return };
+        let until = routed + self.counts_for(publisher);
+        let Some((family, chain)) = publisher.family.and_then(|family| Some((family, prompt.chain(family)?))) else {
+            return;
+        };
+        for block in noted(family, chain).names.iter() {
+            self.speculative.withdrawn(target, *block, until);
         }
     }
 
@@ -408,8 +493,18 @@ impl FleetView {
     /// Bytes of memory held by the indexes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let indexes: usize = self.families.values().map(PrefixIndex::bytes).sum();
-        indexes + self.publishers.values().map(|publisher| publisher.on_host.bytes()).sum::<usize>()
+        self.families.values().map(PrefixIndex::bytes).sum::<usize>() + self.beside_indexes()
+    }
+
+    /// About as much, without looking at every edge.
+    #[must_use]
+    pub fn about_bytes(&self) -> usize {
+        self.families.values().map(PrefixIndex::about_bytes).sum::<usize>() + self.beside_indexes()
+    }
+
+    fn beside_indexes(&self) -> usize {
+        let one = |publisher: &Publisher| publisher.on_host.bytes() + publisher.names.len() * NAMED_BYTES;
+        self.publishers.values().map(one).sum()
     }
 
     #[must_use]

@@ -130,9 +130,9 @@ async fn generation(
         Some(ids) => ids.ids.len() as u64,
         None => shared.token_estimate.tokens(&shared.model_label(model.as_deref()), facts.prompt),
     };
-    let cache = match &ids {
-        Some(ids) => CachePlan::from_ids(shared, ids, model.as_deref(), &tenant),
-        None => CachePlan::from_text(shared, &facts, &body, prompt_tokens, model.as_deref(), &tenant),
+    let (cache, ids) = match ids {
+        Some(ids) => cache_plan_of(shared, ids, model.as_deref(), &tenant).await,
+        None => (CachePlan::from_text(shared, &facts, &body, prompt_tokens, model.as_deref(), &tenant), None),
     };
     let turn = cache.as_ref().map(|plan| *plan.turn());
     let best_tokens = cache.as_ref().map(CachePlan::best_tokens);
@@ -301,6 +301,25 @@ async fn prompt_ids_of(
             (ids.map(|made| made.prompt), candidate)
         }
     }
+}
+
+/// Prompts of more tokens are named beside the event loop: on an engine with pages of one token every token is a digest.
+const LONG_TOKENS: usize = 32 << 10;
+
+/// Who holds these ids, and the ids again.
+async fn cache_plan_of(
+    shared: &Arc<Shared>,
+    ids: PromptIds,
+    model: Option<&str>,
+    tenant: &Arc<str>,
+) -> (Option<CachePlan>, Option<PromptIds>) {
+    if ids.ids.len() < LONG_TOKENS {
+        return (CachePlan::from_ids(shared, &ids, model, tenant), Some(ids));
+    }
+    let (shared, model, tenant) = (shared.clone(), model.map(str::to_owned), tenant.clone());
+    let named =
+        tokio::task::spawn_blocking(move || (CachePlan::from_ids(&shared, &ids, model.as_deref(), &tenant), Some(ids)));
+    named.await.unwrap_or_default()
 }
 
 fn count(shared: &Shared, made: &TextIds) {

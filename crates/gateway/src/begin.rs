@@ -143,8 +143,8 @@ fn place(flow: &mut Flow) -> Result<Box<Attempt>, Failure> {
         _ => None,
     };
     let clock = std::time::Instant::now();
-    if flow.progress.attempts > 0
-        && let Some(plan) = &mut flow.cache
+    if let Some(plan) = &mut flow.cache
+        && (flow.progress.attempts > 0 || plan.is_stale(&flow.shared))
     {
         plan.look(&flow.shared);
     }

@@ -1,20 +1,27 @@
 //! One request and the caches: who is believed to hold its prompt, which turn of its session it is, and what came of both.
 
 use crate::funnel::{Place, Told};
-use crate::kv_view::{Basis, ViewName};
+use crate::kv_view::{Basis, Routed, ViewName};
 use crate::state::Shared;
 use plimsoll_cache::funnel::{Answer, CellKey, Reported};
 use plimsoll_cache::session::{PromptEnd, Turn, TurnEnd, realm};
 use plimsoll_cache::view::{Hit, Prompt};
-use plimsoll_core::{Class, Outcome, RequestId, Target};
+use plimsoll_core::{Class, Nanos, Outcome, RequestId, Target};
 use plimsoll_load::HeldTokens;
 use plimsoll_pools::chunk::Usage;
 use plimsoll_protocol::request::{PromptIds, RequestFacts};
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// A shorter text is not compared: some 250 tokens.
 const SHORT_TEXT_BYTES: usize = 1_024;
+
+/// Hits that are older are asked for again before a choice.
+const STALE: Nanos = Nanos::from_millis(1);
+
+/// Sessions are told apart by blocks of so many tokens at least.
+const FEWEST_BLOCK_TOKENS: u32 = 16;
 
 /// What is known of a prompt whose token ids are known, or its text at least.
 #[derive(Debug)]
@@ -28,8 +35,18 @@ pub struct CachePlan {
     end: Option<PromptEnd>,
     /// What each target holds, in ascending order of targets.
     hits: Vec<(Target, HeldTokens)>,
-    /// Where it went, and what was believed of that target, in the view's units.
-    placed: Option<(Target, Hit)>,
+    /// When that was asked.
+    looked: Nanos,
+    placed: Option<Placement>,
+}
+
+/// Where it went.
+#[derive(Clone, Copy, Debug)]
+struct Placement {
+    target: Target,
+    at: Nanos,
+    /// What was believed of that target, in the view's units; `None` where there was no belief.
+    believed: Option<Hit>,
 }
 
 /// The request that is placed.
@@ -76,24 +93,32 @@ impl CachePlan {
         let (model, prompt) = shared.kv_views.prompt(basis, model, ids)?;
         let realm = realm(&model, tenant);
         let (turn, end) = prompt.chains().next().map_or((Turn::FIRST, None), |(family, names)| {
-            let turn = shared.sessions.lock().find(shared.now(), realm, names, family.block_tokens, &ids.ids);
-            (turn, PromptEnd::of(realm, names, family.block_tokens, &ids.ids, ids.opening_tokens))
+            let (names, block_tokens) = coarse(names, family.block_tokens);
+            let turn = shared.sessions.lock().find(shared.now(), realm, &names, block_tokens, &ids.ids);
+            (turn, PromptEnd::of(realm, &names, block_tokens, &ids.ids, ids.opening_tokens))
         });
         let (prompt, hits) = (Arc::new(prompt), Vec::new());
-        let mut plan = CachePlan { basis, model, prompt, prompt_tokens, turn, end, hits, placed: None };
+        let mut plan =
+            CachePlan { basis, model, prompt, prompt_tokens, turn, end, hits, looked: Nanos::ZERO, placed: None };
         plan.look(shared);
         Some(plan)
     }
 
     /// Asks again who has how much.
     pub(crate) fn look(&mut self, shared: &Shared) {
-        let hits = shared.kv_views.hits(shared.now(), self.view(), &self.prompt);
+        self.looked = shared.now();
+        let hits = shared.kv_views.hits(self.looked, self.view(), &self.prompt);
         let (tokens, units) = (self.prompt_tokens, self.prompt.tokens());
         let held = |hit: Hit| HeldTokens {
             device_tokens: scaled(hit.device_tokens, tokens, units),
             host_tokens: scaled(hit.host_tokens, tokens, units),
         };
         self.hits = hits.into_iter().map(|(target, hit)| (target, held(hit))).collect();
+    }
+
+    /// It has waited since: others have been placed meanwhile, and caches have changed.
+    pub(crate) fn is_stale(&self, shared: &Shared) -> bool {
+        shared.now().since(self.looked) > STALE
     }
 
     fn view(&self) -> ViewName<'_> {
@@ -125,11 +150,11 @@ impl CachePlan {
     /// It goes there now: its blocks will be there soon.
     pub(crate) fn placed(&mut self, shared: &Shared, target: Target, whose: Whose) {
         let now = shared.now();
-        if let Some((failed, _)) = self.placed {
-            shared.kv_views.withdrawn(self.view(), failed, &self.prompt);
+        if let Some(failed) = self.placed {
+            shared.kv_views.withdrawn(failed.at, self.view(), failed.target, &self.prompt);
         }
-        let (hit, told) = shared.kv_views.routed(now, self.view(), target, &self.prompt);
-        self.placed = Some((target, hit));
+        let Routed { hit, heard, told } = shared.kv_views.routed(now, self.view(), target, &self.prompt);
+        self.placed = Some(Placement { target, at: now, believed: heard.then_some(hit) });
         if self.basis == Basis::Text {
             return;
         }
@@ -154,15 +179,25 @@ impl CachePlan {
         });
     }
 
-    /// The request is over, and this is what the engine said of it.
-    pub(crate) fn ended(&self, shared: &Shared, request: RequestId, outcome: Outcome, usage: Option<Usage>) {
+    /// The request is over, and this is what the engine said of it. `began`: there was output.
+    pub(crate) fn ended(
+        &self,
+        shared: &Shared,
+        request: RequestId,
+        outcome: Outcome,
+        began: bool,
+        usage: Option<Usage>,
+    ) {
         if self.basis == Basis::Text {
             shared.funnel.tell(|| Told::Unnamed { model: self.model.clone() });
         }
-        let Some((target, believed)) = self.placed else { return };
+        let Some(Placement { target, at, believed }) = self.placed else { return };
         let now = shared.now();
+        if began || outcome == Outcome::Completed {
+            shared.kv_views.ran(at, now, self.view(), target, &self.prompt);
+        }
         if outcome != Outcome::Completed {
-            shared.kv_views.withdrawn(self.view(), target, &self.prompt);
+            shared.kv_views.withdrawn(at, self.view(), target, &self.prompt);
             if self.basis == Basis::Ids {
                 shared.funnel.tell(|| Told::Failed { model: self.model.clone(), request });
             }
@@ -174,7 +209,7 @@ impl CachePlan {
             _ => self.prompt_tokens,
         };
         let cached = cached_tokens.map(|cached| scaled(cached, self.prompt.tokens(), prompt_tokens));
-        if let Some(cached) = cached {
+        if let (Some(cached), Some(believed)) = (cached, believed) {
             shared.kv_views.reported(now, self.view(), target, &self.prompt, believed, cached);
         }
         if let Some(end) = self.end {
@@ -190,6 +225,18 @@ impl CachePlan {
                 cached_tokens.map(|tokens| Reported { tokens, tiers: usage.and_then(|usage| usage.cached_by_tier) });
             Told::Ended { model: self.model.clone(), at: now, request, reported }
         });
+    }
+}
+
+/// Names of blocks of at least sixteen tokens: with pages of one token a session would be looked for at every token.
+fn coarse(names: &[u64], block_tokens: u32) -> (Cow<'_, [u64]>, u32) {
+    match FEWEST_BLOCK_TOKENS.div_ceil(block_tokens.max(1)) {
+        0 | 1 => (Cow::Borrowed(names), block_tokens),
+        stride => {
+            let every = stride as usize;
+            let names: Vec<u64> = names.iter().skip(every - 1).step_by(every).copied().collect();
+            (names.into(), block_tokens.max(1) * stride)
+        }
     }
 }
 

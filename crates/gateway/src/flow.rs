@@ -160,7 +160,7 @@ impl Flow {
             self.shared.token_estimate.learn(&model, self.facts.prompt, usage.prompt_tokens);
         }
         match &self.cache {
-            Some(plan) => plan.ended(&self.shared, self.id, outcome, usage),
+            Some(plan) => plan.ended(&self.shared, self.id, outcome, self.progress.output.pieces > 0, usage),
             None => self.shared.funnel.tell(|| Told::Unnamed { model: model.clone() }),
         }
         let ms = |d: Duration| d.as_secs_f64() * 1e3;

@@ -4,12 +4,13 @@
 //! leaves, its tasks end and what was believed of it is forgotten.
 
 use crate::fleet::EngineHandle;
-use crate::kv_view::{Basis, Entry, Said, ViewName};
+use crate::kv_view::{Alias, Basis, Entry, Said, ViewName};
 use crate::state::Shared;
 use plimsoll_core::{EngineKind, Rank, Target};
 use plimsoll_pools::capability::Capability;
 use plimsoll_pools::kv_events::{Heard, Source, Subscription};
 use plimsoll_protocol::request::GRAM_BYTES;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -21,6 +22,8 @@ struct Known {
     told: Option<Sources>,
     /// How much it can hold.
     room: Option<Room>,
+    /// By which other names its model and adapters are asked for.
+    names: BTreeMap<String, Alias>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,16 +59,21 @@ pub(crate) struct Following {
 }
 
 impl Following {
-    /// The engine may be another process by now, with empty caches. Those that tell of them are heard to be gone.
-    pub(crate) fn restarted(&self) {
+    /// The engine is another process by now, with empty caches. `sure`: not only may be. One that may be, and tells of its caches, would
+    /// be heard to be gone.
+    pub(crate) fn restarted(&mut self, sure: bool) {
         for place in &self.assumed {
             place.shared.kv_views.lost(place.view(), place.target);
+        }
+        if sure {
+            // Whatever connection there is to the old process, it is followed anew.
+            self.known = None;
         }
     }
 
     /// Listens to what the engine offers now; goes on where nothing has changed.
     pub(crate) fn follow(&mut self, shared: &Arc<Shared>, engine: &Arc<EngineHandle>, found: &Capability) {
-        let wanted = Known { told: sources(found), room: room(engine, found) };
+        let wanted = Known { told: sources(found), room: room(engine, found), names: names(engine, found) };
         if self.known.as_ref() == Some(&wanted) {
             self.measure_texts(shared);
             return;
@@ -74,6 +82,7 @@ impl Following {
         self.tasks = JoinSet::new();
         self.assumed.clear();
         self.known = Some(wanted.clone());
+        shared.kv_views.name(&wanted.names);
         if let Some(room) = wanted.room {
             self.bytes_per_token = shared.token_estimate.bytes_per_token(&room.model);
             self.assume(shared, engine, &room, wanted.told.is_none());
@@ -126,9 +135,25 @@ fn grams(tokens: u64, bytes_per_token: f64) -> u64 {
     (tokens as f64 * bytes_per_token / GRAM_BYTES as f64) as u64
 }
 
+/// The model whose KV an engine holds: the first that is no adapter.
+fn base(found: &Capability) -> Option<&str> {
+    found.models.iter().find(|model| model.parent.is_none()).map(|model| model.id.as_str())
+}
+
+/// Names that clients may use for it, other than its own.
+fn names(engine: &EngineHandle, found: &Capability) -> BTreeMap<String, Alias> {
+    let Some(base) = base(found) else { return BTreeMap::new() };
+    let settings = engine.settings();
+    let adapter = |name: &str| found.models.iter().any(|model| model.id == name && model.parent.is_some());
+    let served =
+        found.models.iter().map(|model| &model.id).chain(&settings.models).filter(|name| *name != base);
+    let alias = |name: &String| Alias { model: base.to_owned(), adapter: adapter(name).then(|| name.clone()) };
+    served.map(|name| (name.clone(), alias(name))).collect()
+}
+
 /// `None` where nobody says how much it can hold.
 fn room(engine: &EngineHandle, found: &Capability) -> Option<Room> {
-    let model = found.models.iter().find(|model| model.parent.is_none())?.id.clone();
+    let model = base(found)?.to_owned();
     let ranks = found.dp_ranks.max(1);
     let set = engine.settings().capacity_kv_tokens.map(|tokens| tokens / u64::from(ranks));
     let rank_tokens = set.or(found.kv_capacity_tokens).filter(|tokens| *tokens > 0)?;
@@ -138,7 +163,7 @@ fn room(engine: &EngineHandle, found: &Capability) -> Option<Room> {
 fn sources(found: &Capability) -> Option<Sources> {
     let events = found.kv_events.as_ref()?;
     // Adapters share the KV events of the model they lie on.
-    let model = found.models.iter().find(|model| model.parent.is_none())?.id.clone();
+    let model = base(found)?.to_owned();
     let ranks = events.endpoints.iter().enumerate().map(|(rank, live)| Source {
         live: live.clone(),
         replay: events.replay_endpoints.get(rank).cloned(),
@@ -203,7 +228,7 @@ async fn listen(place: Place, source: Source) {
                 None => return,
             },
             _ = ticks.tick() => {
-                shared.kv_views.tick(shared.now());
+                shared.kv_views.tick(shared.now(), &place.model, target, place.entry);
                 continue;
             }
         };

@@ -6,7 +6,7 @@
 use parking_lot::Mutex;
 use plimsoll_cache::chain::Namespace;
 use plimsoll_cache::view::{FleetView, Hit, Prompt, PublisherView, ViewConfig, Want};
-use plimsoll_core::{EngineKind, KvBatch, KvEvent, Nanos, Target};
+use plimsoll_core::{EngineKind, KvBatch, Nanos, Target};
 use plimsoll_protocol::request::PromptIds;
 use std::collections::BTreeMap;
 
@@ -43,6 +43,15 @@ pub struct ViewName<'a> {
     pub model: &'a str,
 }
 
+/// What another name of a model stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Alias {
+    /// The model whose KV it uses.
+    pub model: String,
+    /// The adapter on it.
+    pub adapter: Option<String>,
+}
+
 /// Grams of a block of text: 256 bytes, about 64 tokens.
 pub(crate) const TEXT_BLOCK_GRAMS: u32 = 64;
 
@@ -50,6 +59,8 @@ pub(crate) const TEXT_BLOCK_GRAMS: u32 = 64;
 struct Views {
     by_ids: BTreeMap<String, FleetView>,
     by_text: BTreeMap<String, FleetView>,
+    /// Other names of models, and what they stand for.
+    aliases: BTreeMap<String, Alias>,
     /// Whose word counts for a target.
     entitled: BTreeMap<(Basis, String, Target), Entry>,
     entries: u64,
@@ -90,6 +101,16 @@ impl Views {
     }
 }
 
+/// What is believed of a target that a request goes to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Routed {
+    pub hit: Hit,
+    /// It is a belief, which the report can be held against.
+    pub heard: bool,
+    /// It is the target's own word, and counts.
+    pub told: bool,
+}
+
 /// What an engine's stream said.
 #[derive(Debug)]
 pub(crate) enum Said {
@@ -107,6 +128,11 @@ pub(crate) enum Said {
 }
 
 impl KvViews {
+    /// Names by which an engine's model and its adapters are asked for. The last engine that says so is right.
+    pub(crate) fn name(&self, aliases: &BTreeMap<String, Alias>) {
+        self.views.lock().aliases.extend(aliases.iter().map(|(name, alias)| (name.clone(), alias.clone())));
+    }
+
     /// A target of which nothing is known yet; what was believed of it before is forgotten.
     pub(crate) fn add(&self, model: &str, target: Target, kind: EngineKind, block_tokens: Option<u32>) -> Entry {
         self.enter(Basis::Ids, model, target, |view| {
@@ -165,6 +191,9 @@ impl KvViews {
             view.remove(target);
             if view.publishers(Nanos::ZERO).next().is_none() {
                 views.of_mut(name.basis).remove(name.model);
+                if !views.by_ids.contains_key(name.model) && !views.by_text.contains_key(name.model) {
+                    views.aliases.retain(|_, alias| alias.model != name.model);
+                }
             }
             views.entitled.remove(&(name.basis, name.model.to_owned(), target));
         }
@@ -173,31 +202,29 @@ impl KvViews {
     /// Returns the number to ask a replay from, if there is one to ask for.
     pub(crate) fn said(&self, now: Nanos, model: &str, target: Target, entry: Entry, said: Said) -> Option<u64> {
         let mut views = self.views.lock();
-        let emptied = match &said {
-            Said::Live { batch, .. } => batch.events.contains(&KvEvent::Cleared),
-            Said::Replayed { .. } | Said::ReplayEnded => false,
-            Said::Gone => true,
-        };
-        if emptied && let Some(texts) = views.by_text.get_mut(model) {
-            texts.lost(target);
-        }
         let view = views.view(ViewName { basis: Basis::Ids, model }, target, entry)?;
+        let emptied = view.emptied(target);
         let wants = match said {
             Said::Live { seq, batch } => view.live(now, target, seq, batch),
             Said::Replayed { seq, batch } => view.replayed(now, target, seq, batch),
             Said::ReplayEnded => view.replay_ended(now, target),
             Said::Gone => {
                 view.gone(now, target);
-                return None;
+                Vec::new()
             }
         };
+        if view.emptied(target) != emptied
+            && let Some(texts) = views.by_text.get_mut(model)
+        {
+            texts.lost(target);
+        }
         wants.into_iter().map(|Want::Replay { from, .. }| from).next_back()
     }
 
-    /// Time passes in all views. Replays that are due are asked for by the streams' next message.
-    pub(crate) fn tick(&self, now: Nanos) {
-        for view in self.views.lock().by_ids.values_mut() {
-            let _ = view.tick(now);
+    /// Time passes for a target. Replays that are due are asked for by its stream's next message.
+    pub(crate) fn tick(&self, now: Nanos, model: &str, target: Target, entry: Entry) {
+        if let Some(view) = self.views.lock().view(ViewName { basis: Basis::Ids, model }, target, entry) {
+            let _ = view.tick_one(now, target);
         }
     }
 
@@ -206,17 +233,18 @@ impl KvViews {
     pub fn prompt(&self, basis: Basis, model: Option<&str>, ids: &PromptIds) -> Option<(String, Prompt)> {
         let views = self.views.lock();
         let by_model = views.of(basis);
-        let (model, view) = match model {
+        let alias = model.filter(|model| !by_model.contains_key(*model)).and_then(|model| views.aliases.get(model));
+        let (model, view) = match alias.map(|alias| alias.model.as_str()).or(model) {
             Some(model) => by_model.get_key_value(model)?,
             None if by_model.len() == 1 => by_model.first_key_value()?,
             None => return None,
         };
         let families = view.families();
-        let model = model.clone();
+        let (model, adapter) = (model.clone(), alias.and_then(|alias| alias.adapter.clone()));
         drop(views);
         let namespace = Namespace {
             cache_salt: ids.cache_salt.as_deref(),
-            lora: ids.lora.as_deref(),
+            lora: ids.lora.as_deref().or(adapter.as_deref()),
             extra_key: ids.extra_key.as_deref(),
         };
         let prompt = Prompt::new(&families, namespace, &ids.ids);
@@ -235,18 +263,25 @@ impl KvViews {
         self.views.lock().get(name).map(|view| view.hits(now, prompt)).unwrap_or_default()
     }
 
-    /// The request goes there now. What is believed of that target, and whether that is the target's own word.
-    pub(crate) fn routed(&self, now: Nanos, name: ViewName<'_>, target: Target, prompt: &Prompt) -> (Hit, bool) {
+    /// The request goes there now.
+    pub(crate) fn routed(&self, now: Nanos, name: ViewName<'_>, target: Target, prompt: &Prompt) -> Routed {
         let mut views = self.views.lock();
-        let Some(view) = views.get(name) else { return (Hit::default(), false) };
-        let hit = view.routed(now, target, prompt);
-        (hit, view.told(now, target))
+        let Some(view) = views.get(name) else { return Routed::default() };
+        let (heard, hit) = (view.heard(target), view.routed(now, target, prompt));
+        Routed { hit, heard, told: view.told(now, target) }
+    }
+
+    /// The request that went there at `routed` has run, at least as far as its first output.
+    pub(crate) fn ran(&self, routed: Nanos, now: Nanos, name: ViewName<'_>, target: Target, prompt: &Prompt) {
+        if let Some(view) = self.views.lock().get(name) {
+            view.ran(routed, now, target, prompt);
+        }
     }
 
     /// The request did not run there, or not to its end.
-    pub(crate) fn withdrawn(&self, name: ViewName<'_>, target: Target, prompt: &Prompt) {
+    pub(crate) fn withdrawn(&self, routed: Nanos, name: ViewName<'_>, target: Target, prompt: &Prompt) {
         if let Some(view) = self.views.lock().get(name) {
-            view.withdrawn(target, prompt);
+            view.withdrawn(routed, target, prompt);
         }
     }
 
@@ -274,12 +309,12 @@ impl KvViews {
         all.collect()
     }
 
-    /// Blocks and bytes of all indexes.
+    /// Blocks of all indexes, and about their bytes.
     #[must_use]
     pub fn size(&self) -> (usize, usize) {
         let views = self.views.lock();
         let views = views.all().map(|(.., view)| view);
-        (views.clone().map(FleetView::blocks).sum(), views.map(FleetView::bytes).sum())
+        (views.clone().map(FleetView::blocks).sum(), views.map(FleetView::about_bytes).sum())
     }
 }
 

@@ -132,7 +132,11 @@ impl ModelTexts {
             Prompted { ids, candidate }
         };
         // A panic in a tokenizer costs the hit, not the request.
-        if small { work() } else { tokio::task::spawn_blocking(work).await.unwrap_or_default() }
+        if small {
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_default()
+        } else {
+            tokio::task::spawn_blocking(work).await.unwrap_or_default()
+        }
     }
 
     #[must_use]

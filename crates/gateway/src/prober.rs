@@ -52,6 +52,7 @@ pub async fn run(shared: Arc<Shared>, engine: Arc<EngineHandle>) {
         renewals: JoinSet::new(),
         asked: Instant::now(),
         changed: false,
+        anew: false,
         following: Following::default(),
     };
     tokio::select! {
@@ -71,6 +72,8 @@ struct Prober {
     asked: Instant,
     /// Something says that the engine is not what is known of it.
     changed: bool,
+    /// Its counters have begun anew: it is another process.
+    anew: bool,
     /// Its KV events.
     following: Following,
 }
@@ -82,15 +85,17 @@ impl Prober {
             let health = shared.settings.load().health.clone();
             let began = Instant::now();
             let began_at = shared.now();
-            let (was_out, known_changed) = (self.is_out(), self.changed);
+            let was_out = self.is_out();
+            let restarts_show = engine.capability.load().as_ref().is_some_and(|known| known.kind == EngineKind::Vllm);
             let result = self.round(millis(health.probe_timeout_ms)).await;
             engine.endpoint().reap_idle();
             let failed = result.is_err();
             match result {
                 Ok(()) => {
                     engine.last_error.store(None);
-                    if was_out || (self.changed && !known_changed) {
-                        self.following.restarted();
+                    let anew = std::mem::take(&mut self.anew);
+                    if anew || (was_out && !restarts_show) {
+                        self.following.restarted(anew);
                     }
                     if let Some(found) = engine.capability.load_full() {
                         self.following.follow(&shared, &engine, &found);
@@ -189,6 +194,7 @@ impl Prober {
             }
         });
         self.changed |= polled.changed;
+        self.anew |= polled.changed;
         self.state = Some(polled.state);
         if polled.sign_of_life { Ok(()) } else { Err("the engine answers that it is not up".into()) }
     }

@@ -8,21 +8,30 @@ use parking_lot::RwLock;
 use plimsoll_protocol::request::PromptSize;
 use std::collections::BTreeMap;
 
-/// Least weight of one example; the first ones weigh as much as it takes to be their mean.
-const LEARNING_RATE: f64 = 0.02;
+/// What a sum keeps at each further example: some fifty of them count.
+const KEPT: f64 = 0.98;
 
-/// A mean that forgets slowly.
+/// Tokens that the assumed ratio weighs at first: one odd short prompt does not turn it over.
+const ASSUMED_TOKENS: f64 = 1_024.0;
+
+/// Bytes and tokens of the last examples, summed: long prompts weigh more, as they do in the load.
 #[derive(Clone, Copy, Debug)]
 struct Ratio {
-    bytes_per_token: f64,
-    examples: u32,
+    bytes: f64,
+    tokens: f64,
 }
 
 impl Ratio {
-    fn learn(&mut self, example: f64) {
-        self.examples = self.examples.saturating_add(1);
-        let weight = (1.0 / f64::from(self.examples)).max(LEARNING_RATE);
-        self.bytes_per_token += weight * (example - self.bytes_per_token);
+    fn assumed(bytes_per_token: f64) -> Self {
+        Ratio { bytes: bytes_per_token * ASSUMED_TOKENS, tokens: ASSUMED_TOKENS }
+    }
+
+    fn bytes_per_token(self) -> f64 {
+        self.bytes / self.tokens
+    }
+
+    fn learn(&mut self, bytes: f64, tokens: f64) {
+        (self.bytes, self.tokens) = (self.bytes * KEPT + bytes, self.tokens * KEPT + tokens);
     }
 }
 
@@ -39,21 +48,20 @@ pub struct TokenEstimate(RwLock<Ratios>);
 impl TokenEstimate {
     #[must_use]
     pub fn new(assumed_bytes_per_token: f64) -> Self {
-        let all = Ratio { bytes_per_token: assumed_bytes_per_token, examples: 0 };
-        TokenEstimate(RwLock::new(Ratios { all, by_model: BTreeMap::new() }))
+        TokenEstimate(RwLock::new(Ratios { all: Ratio::assumed(assumed_bytes_per_token), by_model: BTreeMap::new() }))
     }
 
     /// Of a model, or of all where it has taught nothing.
     #[must_use]
     pub fn bytes_per_token(&self, model: &str) -> f64 {
         let ratios = self.0.read();
-        ratios.by_model.get(model).unwrap_or(&ratios.all).bytes_per_token
+        ratios.by_model.get(model).unwrap_or(&ratios.all).bytes_per_token()
     }
 
     /// Those of the models that have taught one.
     #[must_use]
     pub fn by_model(&self) -> Vec<(String, f64)> {
-        self.0.read().by_model.iter().map(|(model, ratio)| (model.clone(), ratio.bytes_per_token)).collect()
+        self.0.read().by_model.iter().map(|(model, ratio)| (model.clone(), ratio.bytes_per_token())).collect()
     }
 
     /// Prompt tokens of a request: exact for token ids, at least 1.
@@ -72,13 +80,18 @@ impl TokenEstimate {
         if bytes < 256 || prompt_tokens == 0 {
             return;
         }
-        let example = (bytes as f64 / prompt_tokens as f64).clamp(0.25, 64.0);
+        let tokens = prompt_tokens as f64;
+        let bytes = (bytes as f64 / tokens).clamp(0.25, 64.0) * tokens;
         let mut ratios = self.0.write();
-        ratios.all.learn(example);
+        // A model begins with what all have taught, as if it had been assumed.
+        let begin = Ratio::assumed(ratios.all.bytes_per_token());
+        ratios.all.learn(bytes, tokens);
         match ratios.by_model.get_mut(model) {
-            Some(ratio) => ratio.learn(example),
+            Some(ratio) => ratio.learn(bytes, tokens),
             None => {
-                ratios.by_model.insert(model.to_owned(), Ratio { bytes_per_token: example, examples: 1 });
+                let mut ratio = begin;
+                ratio.learn(bytes, tokens);
+                ratios.by_model.insert(model.to_owned(), ratio);
             }
         }
     }
@@ -97,15 +110,14 @@ mod tests {
     fn each_model_teaches_its_own_and_a_new_one_is_as_all_are() {
         let estimate = TokenEstimate::new(4.0);
         assert_eq!(estimate.tokens("a", PromptSize::TextBytes(400)), 100);
-        estimate.learn("a", PromptSize::TextBytes(400), 200);
-        assert_eq!(estimate.tokens("a", PromptSize::TextBytes(400)), 200, "the first example is all there is");
-        for _ in 0..400 {
-            estimate.learn("b", PromptSize::TextBytes(600), 100);
+        for _ in 0..200 {
+            estimate.learn("a", PromptSize::TextBytes(4_000), 2_000);
+            estimate.learn("b", PromptSize::TextBytes(60_000), 10_000);
         }
-        assert_eq!(estimate.tokens("a", PromptSize::TextBytes(400)), 200);
-        assert_eq!(estimate.tokens("b", PromptSize::TextBytes(600)), 100);
+        assert_eq!(estimate.tokens("a", PromptSize::TextBytes(401)), 200);
+        assert_eq!(estimate.tokens("b", PromptSize::TextBytes(601)), 100);
         let unknown = estimate.bytes_per_token("c");
-        assert!((5.0..6.1).contains(&unknown), "{unknown}");
+        assert!((5.0..5.9).contains(&unknown), "long prompts weigh more: {unknown}");
         estimate.keep(|model| model == "b");
         assert!((estimate.bytes_per_token("a") - unknown).abs() < 1e-9);
     }
@@ -117,7 +129,10 @@ mod tests {
         estimate.learn("a", PromptSize::TextBytes(255), 10);
         estimate.learn("a", PromptSize::TextBytes(4_000), 0);
         assert!(estimate.by_model().is_empty());
-        estimate.learn("a", PromptSize::TextBytes(1 << 40), 1);
-        assert!((estimate.bytes_per_token("a") - 64.0).abs() < 1e-9);
+        // A small prompt under a large template, and one that is nearly all image.
+        estimate.learn("a", PromptSize::TextBytes(300), 1_200);
+        assert!(estimate.bytes_per_token("a") > 1.5, "{}", estimate.bytes_per_token("a"));
+        estimate.learn("b", PromptSize::TextBytes(1 << 40), 1);
+        assert!(estimate.bytes_per_token("b") < 4.2, "{}", estimate.bytes_per_token("b"));
     }
 }

@@ -170,7 +170,7 @@ pub fn scan(api: Api, body: &Bytes) -> Result<RequestFacts, RequestError> {
             }
             match present(scan.input_ids) {
                 Some(ids) => count::ids(ids, "input_ids", &mut prompts)?,
-                None => PromptSize::TextBytes(text_bytes(messages) + present(scan.tools).map_or(0, text_bytes)),
+                None => PromptSize::TextBytes(count::chat(messages.get()) + present(scan.tools).map_or(0, text_bytes)),
             }
         }
         Api::Completions => count::prompt(required(scan.prompt, "prompt")?, "prompt", &mut prompts)?,

@@ -98,6 +98,7 @@ pub struct Open {
     /// The most that any place was believed to have; `None` where that cannot be known.
     pub best_tokens: Option<u64>,
     prompt: Prompt,
+    placed_at: Nanos,
     /// Its engine computes nothing of its prompt.
     computed: bool,
 }
@@ -282,7 +283,8 @@ impl Gateway {
         let Placed { target, ticket, .. } = self.scheduler.place(now, &ask)?;
         let tells = self.config.cache_view && !wanted.computed;
         let believed = if tells { self.view.routed(now, target, &prompt) } else { Hit::default() };
-        Ok(Open { ticket, target, class, believed, best_tokens: best, prompt, computed: wanted.computed })
+        let (best_tokens, computed) = (best, wanted.computed);
+        Ok(Open { ticket, target, class, believed, best_tokens, prompt, placed_at: now, computed })
     }
 
     /// Prefill is over.
@@ -309,7 +311,7 @@ impl Gateway {
     pub fn failed(&mut self, now: Nanos, open: &Open, end: AttemptEnd) {
         self.scheduler.settle(open.ticket, now, end);
         if self.config.cache_view {
-            self.view.withdrawn(open.target, &open.prompt);
+            self.view.withdrawn(open.placed_at, open.target, &open.prompt);
         }
     }
 }

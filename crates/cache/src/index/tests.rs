@@ -134,7 +134,7 @@ proptest! {
         }
         for prompt in &prompts {
             let path = chain(prompt);
-            prop_assert!(index.matched(&path).depth(0) <= plain.depth(0, &path));
+            prop_assert_eq!(index.matched(&path).depth(0), plain.depth(0, &path));
         }
     }
 }
@@ -178,4 +178,41 @@ fn memory_is_bounded_per_block_and_comes_back() {
     assert_eq!(index.blocks(), 0);
     // What is left is the table of edges, to be used again.
     assert!(index.bytes() < empty + 4_096 * 200, "{} bytes when empty", index.bytes());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Taking many at once is taking one after the other, but for who was there before any of them went.
+    #[test]
+    fn removing_many_is_removing_each(
+        prompts in proptest::collection::vec((0u16..3, prompt()), 1..8),
+        removed in proptest::collection::vec((0usize..8, 0usize..10), 0..20),
+    ) {
+        let (mut at_once, mut one_by_one) = (PrefixIndex::default(), PrefixIndex::default());
+        for (holder, prompt) in &prompts {
+            for index in [&mut at_once, &mut one_by_one] {
+                index.store(*holder, None, &chain(prompt));
+            }
+        }
+        let mut names: Vec<u64> = removed.iter().map(|(of, at)| {
+            let path = chain(&prompts[of % prompts.len()].1);
+            path[at % path.len()]
+        }).collect();
+        names.push(1);
+        let before: Vec<bool> = names.iter().map(|name| one_by_one.holds(0, *name)).collect();
+        prop_assert_eq!(at_once.holds_each(0, &names), before.clone());
+        for name in &names {
+            one_by_one.remove(0, *name);
+        }
+        prop_assert_eq!(at_once.remove_each(0, &names), before);
+        prop_assert_eq!(at_once.check(), Ok(()));
+        for (_, prompt) in &prompts {
+            let path = chain(prompt);
+            for holder in 0..3 {
+                prop_assert_eq!(at_once.matched(&path).depth(holder), one_by_one.matched(&path).depth(holder));
+            }
+        }
+        prop_assert_eq!(at_once.blocks(), one_by_one.blocks());
+    }
 }

@@ -8,7 +8,7 @@ fn applied(steps: &[Step<u64>]) -> Vec<u64> {
 }
 
 fn live(stream: &mut Stream<u64>, seq: u64) -> Vec<Step<u64>> {
-    stream.live(NOW, seq, seq as f64, seq)
+    stream.live(NOW, seq, seq as f64, 8, seq)
 }
 
 #[test]
@@ -68,17 +68,17 @@ fn a_late_subscriber_asks_for_everything_and_takes_what_is_left() {
 fn a_restart_is_told_from_a_duplicate_by_its_time() {
     let mut stream = Stream::default();
     for seq in 0..10 {
-        stream.live(NOW, seq, 100.0 + seq as f64, seq);
+        stream.live(NOW, seq, 100.0 + seq as f64, 8, seq);
     }
-    assert_eq!(stream.live(NOW, 4, 104.0, 4), []);
+    assert_eq!(stream.live(NOW, 4, 104.0, 8, 4), []);
     assert_eq!(stream.duplicates(), 1);
-    assert_eq!(stream.live(NOW, 0, 200.0, 77), [Step::Reset(Why::Restarted), Step::Apply(77)]);
+    assert_eq!(stream.live(NOW, 0, 200.0, 8, 77), [Step::Reset(Why::Restarted), Step::Apply(77)]);
     assert_eq!(stream.trust(), Trust::Whole);
     for seq in 1..10 {
-        stream.live(NOW, seq, 200.0 + seq as f64, seq);
+        stream.live(NOW, seq, 200.0 + seq as f64, 8, seq);
     }
     // Restarted again, and its first messages were missed.
-    assert_eq!(stream.live(NOW, 3, 300.0, 3), [Step::Reset(Why::Restarted), Step::Replay { from: 0 }]);
+    assert_eq!(stream.live(NOW, 3, 300.0, 8, 3), [Step::Reset(Why::Restarted), Step::Replay { from: 0 }]);
 }
 
 #[test]
@@ -104,7 +104,7 @@ proptest! {
     ) {
         let (mut stream, mut believed) = (Stream::default(), Vec::new());
         for (seq, answer) in seqs.iter().zip(answers) {
-            let mut steps = stream.live(NOW, *seq, *seq as f64, *seq);
+            let mut steps = stream.live(NOW, *seq, *seq as f64, 8, *seq);
             if let Some(Step::Replay { from }) = steps.last().cloned() {
                 if answer > 0 {
                     for seq in from.max(if answer == 1 { 0 } else { 3 })..*seq {
@@ -137,6 +137,27 @@ fn a_publisher_that_died_takes_its_view_along() {
     assert_eq!((stream.trust(), stream.gone()), (Trust::Silent, vec![]));
     assert_eq!(stream.replayed(1, 1), [], "of the old one's replay nothing counts");
     // A clock that was set back meanwhile does not make it a repetition.
-    assert_eq!(stream.live(NOW, 0, -5.0, 0), [Step::Apply(0)]);
+    assert_eq!(stream.live(NOW, 0, -5.0, 8, 0), [Step::Apply(0)]);
     assert_eq!((stream.trust(), stream.gaps()), (Trust::Whole, 1));
+}
+
+#[test]
+fn what_is_held_back_is_bounded_in_bytes_too() {
+    let mut stream = Stream::default();
+    stream.live(NOW, 0, 0.0, 8, 0);
+    for seq in 2..6 {
+        stream.live(NOW, seq, seq as f64, MOST_HELD_BYTES / 4, seq);
+        assert_eq!(stream.trust(), Trust::Gap);
+    }
+    let steps = stream.live(NOW, 6, 6.0, 8, 6);
+    assert_eq!(steps.first(), Some(&Step::Reset(Why::Gap)));
+    assert_eq!((steps.len(), stream.trust()), (6, Trust::Partial));
+}
+
+#[test]
+fn the_last_number_there_is_means_nothing() {
+    let mut stream = Stream::default();
+    stream.live(NOW, 0, 0.0, 8, 0);
+    assert_eq!(stream.live(NOW, u64::MAX, 1.0, 8, 1), []);
+    assert_eq!(stream.live(NOW, 1, 1.0, 8, 1), [Step::Apply(1)]);
 }

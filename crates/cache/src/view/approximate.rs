@@ -80,7 +80,7 @@ impl FleetView {
         self.publishers.insert(target, publisher);
     }
 
-    fn start_over(&mut self, publisher: &mut Publisher) {
+    pub(super) fn start_over(&mut self, publisher: &mut Publisher) {
         let Some(approximate) = &mut publisher.approximate else { return };
         approximate.shadow = RunStack::new(approximate.shadow.max_blocks()).telling();
         self.clear(publisher);

@@ -21,7 +21,8 @@ const MOST_DOUBLINGS: u32 = 7;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Belief {
     pub reports: u64,
-    /// Smoothed (believed - reported) / prompt tokens: above zero, more was believed than was there.
+    /// Smoothed (believed - reported) / prompt tokens: above zero, more was believed than was there. Of all reports, those before a
+    /// loss of credit too.
     pub error: f64,
     /// Smoothed |believed - reported| / prompt tokens: how far off, whichever way.
     pub deviation: f64,
@@ -54,6 +55,15 @@ pub struct PublisherView {
     pub misnamed: u64,
 }
 
+/// What became of blocks that a publisher says it has lost.
+#[derive(Debug)]
+pub(super) struct Lost {
+    /// How many of them it was known to have.
+    pub(super) held: usize,
+    /// Those that it has neither on the device nor on the host now.
+    pub(super) nowhere: Vec<u64>,
+}
+
 /// How engines of a kind name blocks, as long as nothing else is known.
 fn guess(kind: EngineKind) -> NameFormat {
     match kind {
@@ -80,6 +90,8 @@ pub(super) struct Publisher {
     /// Its assumed cache, where it tells nothing.
     pub(super) approximate: Option<Approximate>,
     belief: Belief,
+    /// The error of the reports that are judged by, since the credit was lost last.
+    judged_error: f64,
     judged: u32,
     distrusted_until: Option<Nanos>,
     /// Times in a row that it was found wrong.
@@ -87,6 +99,8 @@ pub(super) struct Publisher {
     pub(super) skipped: u64,
     pub(super) unplaced: u64,
     pub(super) unknown_removals: u64,
+    /// Times that it had nothing any more, by its own word.
+    pub(super) emptied: u64,
     misnamed: u64,
 }
 
@@ -104,12 +118,14 @@ impl Publisher {
             names: BTreeMap::new(),
             approximate: None,
             belief: Belief::default(),
+            judged_error: 0.0,
             judged: 0,
             distrusted_until: None,
             distrusts: 0,
             skipped: 0,
             unplaced: 0,
             unknown_removals: 0,
+            emptied: 0,
             misnamed: 0,
         }
     }
@@ -119,41 +135,43 @@ impl Publisher {
     }
 
     /// It has these blocks now, on the device or else on the host.
-    pub(super) fn gain(&mut self, index: &mut PrefixIndex, medium: Medium, parent: Option<u64>, chain: &[u64]) {
-        let placed = index.store(self.either, parent, chain);
-        if medium == Medium::Device {
-            self.unplaced += index.store(self.device, parent, chain).unplaced;
-            return;
+    ///
+    /// Returns how many of them have a place.
+    pub(super) fn gain(
+        &mut self,
+        index: &mut PrefixIndex,
+        medium: Medium,
+        parent: Option<u64>,
+        chain: &[u64],
+    ) -> usize {
+        let either = index.store(self.either, parent, chain).unplaced;
+        let unplaced = if medium == Medium::Device { index.store(self.device, parent, chain).unplaced } else { either };
+        self.unplaced += unplaced;
+        let placed = chain.len() - unplaced as usize;
+        if medium != Medium::Device {
+            for name in &chain[..placed] {
+                self.on_host.insert(*name, 0);
+            }
         }
-        self.unplaced += placed.unplaced;
-        for name in &chain[..chain.len() - placed.unplaced as usize] {
-            self.on_host.insert(*name, 0);
-        }
+        placed
     }
 
-    /// It has lost a block there. False when it was not known to have it.
-    pub(super) fn lose(&mut self, index: &mut PrefixIndex, medium: Medium, name: u64) -> bool {
-        let lost = match medium {
-            Medium::Device => index.remove(self.device, name),
-            _ => self.on_host.remove(name).is_some(),
+    /// It has lost these blocks there. Says of each whether it was known to have it there, and whether it is nowhere any more.
+    pub(super) fn lose(&mut self, index: &mut PrefixIndex, medium: Medium, names: &[u64]) -> Lost {
+        let (held, elsewhere): (Vec<bool>, Vec<bool>) = match medium {
+            Medium::Device => {
+                let held = index.remove_each(self.device, names);
+                (held, names.iter().map(|name| self.on_host.get(*name).is_some()).collect())
+            }
+            _ => {
+                let held = names.iter().map(|name| self.on_host.remove(*name).is_some()).collect();
+                (held, index.holds_each(self.device, names))
+            }
         };
-        if lost && !self.has(index, name) {
-            index.remove(self.either, name);
-        }
-        lost
-    }
-
-    /// It has this block there.
-    pub(super) fn has_there(&self, index: &PrefixIndex, medium: Medium, name: u64) -> bool {
-        match medium {
-            Medium::Device => index.holds(self.device, name),
-            _ => self.on_host.get(name).is_some(),
-        }
-    }
-
-    /// It has this block somewhere.
-    pub(super) fn has(&self, index: &PrefixIndex, name: u64) -> bool {
-        self.on_host.get(name).is_some() || index.holds(self.device, name)
+        let nowhere: Vec<u64> =
+            names.iter().zip(&elsewhere).filter(|(_, elsewhere)| !**elsewhere).map(|(name, _)| *name).collect();
+        index.remove_each(self.either, &nowhere);
+        Lost { held: held.into_iter().filter(|held| *held).count(), nowhere }
     }
 
     /// Starts anew after a restart or a hole.
@@ -217,7 +235,7 @@ impl Publisher {
     }
 
     /// Parent and blocks as the index names them. `None` where the parent has no name here, or no tokens came.
-    pub(super) fn translate(&mut self, stored: &StoredBlocks) -> Option<(Option<u64>, Vec<u64>)> {
+    pub(super) fn translate(&self, stored: &StoredBlocks) -> Option<(Option<u64>, Vec<u64>)> {
         let family = self.family?;
         if family.format != NameFormat::Own {
             return Some((stored.parent, stored.names.clone()));
@@ -234,9 +252,8 @@ impl Publisher {
         };
         let mut previous = parent.unwrap_or_else(|| own_root(namespace));
         let mut chain = Vec::with_capacity(stored.names.len());
-        for (name, block) in stored.names.iter().zip(blocks) {
+        for block in blocks {
             previous = own_name(previous, block);
-            self.names.insert(*name, previous);
             chain.push(previous);
         }
         Some((parent, chain))
@@ -253,13 +270,14 @@ impl Publisher {
         let error = (believed.tokens() as f64 - cached as f64) / prompt as f64;
         self.belief.error += SMOOTHING * (error - self.belief.error);
         self.belief.deviation += SMOOTHING * (error.abs() - self.belief.deviation);
+        self.judged_error += SMOOTHING * (error - self.judged_error);
         self.judged += 1;
         if self.judged < FEWEST_REPORTS {
             return;
         }
-        if self.belief.error > config.belief_error {
+        if self.judged_error > config.belief_error {
             self.distrust(now, config);
-            (self.judged, self.belief.error) = (0, 0.0);
+            (self.judged, self.judged_error) = (0, 0.0);
         } else if self.judged >= PROVEN_REPORTS {
             (self.distrusts, self.distrusted_until) = (0, None);
         }

@@ -8,9 +8,11 @@
 //! With a hundred engines most have been sent nothing of a prompt: that has to be seen from its first block, for all of them at once, and not by
 //! asking for each. (Asking took half of a lookup's time before 100 engines in the simulator.)
 
+use super::Family;
 use crate::fingerprint_map::FingerprintMap;
 use plimsoll_core::{Nanos, Target};
 use smallvec::SmallVec;
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 /// Most blocks written down at once; older decisions give way.
@@ -111,6 +113,11 @@ impl Speculative {
         }
     }
 
+    /// The decision that would have brought it about until then is void.
+    pub(super) fn withdrawn(&mut self, target: Target, block: u64, until: Nanos) {
+        self.strike(block, target, Some(until));
+    }
+
     /// Targets that may have something of a chain of which they are known to have nothing.
     pub(super) fn beginning(&self, chain: &[u64]) -> impl Iterator<Item = Target> + '_ {
         let first = chain.first().and_then(|block| self.at.get(*block));
@@ -125,6 +132,37 @@ impl Speculative {
             cell.is_some_and(|cell| cell.iter().any(|(held, until)| *held == target && *until > now))
         };
         if rest.first().is_some_and(counts) { from + rest.partition_point(counts) } else { from }
+    }
+}
+
+/// The blocks of a chain that are written down: with pages of a token or two, one for every sixteen tokens, or a long prompt would
+/// be a hundred thousand notes.
+pub(super) struct Noted<'a> {
+    pub(super) names: Cow<'a, [u64]>,
+    /// Blocks of the chain to one of these.
+    stride: usize,
+}
+
+const FEWEST_TOKENS: u32 = 16;
+
+pub(super) fn noted(family: Family, chain: &[u64]) -> Noted<'_> {
+    let stride = FEWEST_TOKENS.div_ceil(family.block_tokens.max(1)) as usize;
+    let names = match stride {
+        0 | 1 => Cow::Borrowed(chain),
+        _ => chain.iter().skip(stride - 1).step_by(stride).copied().collect::<Vec<u64>>().into(),
+    };
+    Noted { names, stride: stride.max(1) }
+}
+
+impl Noted<'_> {
+    /// Depth in blocks of the chain, on a target that is known to have the first `from`.
+    pub(super) fn depth(&self, notes: &Speculative, now: Nanos, target: Target, from: usize) -> usize {
+        (notes.depth(now, target, &self.names, from / self.stride) * self.stride).max(from)
+    }
+
+    /// Those that are not within the first `from` blocks of the chain.
+    pub(super) fn behind(&self, from: usize) -> &[u64] {
+        self.names.get(from / self.stride..).unwrap_or_default()
     }
 }
 

@@ -2,6 +2,7 @@ use super::*;
 use crate::stream::Trust;
 use plimsoll_core::{InstanceId, Rank, StoredBlocks};
 
+mod bounds;
 mod tiers;
 
 const BLOCK: u32 = 16;
@@ -117,7 +118,7 @@ fn a_decision_counts_until_its_time_is_over_or_an_event_confirms_it() {
     assert_eq!(hit(&view, later, target(1), &prompt).device_tokens, 32);
     view.routed(later, target(1), &named);
     assert_eq!(hit(&view, later, target(1), &prompt).device_tokens, 80);
-    view.withdrawn(target(1), &named);
+    view.withdrawn(later, target(1), &named);
     assert_eq!(hit(&view, later, target(1), &prompt).device_tokens, 32, "it did not run there");
     view.routed(later, target(1), &named);
     view.remove(target(1));

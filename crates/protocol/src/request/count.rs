@@ -3,6 +3,22 @@
 use super::{PromptSize, RequestError, wrong};
 use serde_json::value::RawValue;
 
+/// What an image or a recording that came as base64 is counted as: what a picture of a million pixels takes, in bytes of text.
+const MEDIA_BYTES: u64 = 4_096;
+
+/// Bytes of a chat's JSON, its media counted as what they become.
+pub(super) fn chat(json: &str) -> u64 {
+    let mut bytes = json.len() as u64;
+    let mut rest = json.as_bytes();
+    while let Some(at) = memchr::memmem::find(rest, b";base64,") {
+        let data = &rest[at + 8..];
+        let end = memchr::memchr(b'"', data).unwrap_or(data.len());
+        bytes = bytes - end as u64 + MEDIA_BYTES.min(end as u64);
+        rest = &data[end..];
+    }
+    bytes
+}
+
 /// A string, a list of strings, a list of ids, or a list of lists of ids.
 pub(super) fn prompt(raw: &RawValue, param: &'static str, prompts: &mut u64) -> Result<PromptSize, RequestError> {
     let json = raw.get();

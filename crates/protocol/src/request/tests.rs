@@ -121,3 +121,19 @@ fn token_ids_are_no_text() {
         assert!(refused(Api::Generate, body).contains("`text` must be a string or an array of strings"));
     }
 }
+
+#[test]
+fn media_are_counted_as_what_they_become() {
+    let chat = |url: &str| {
+        let body = format!(
+            r#"{{"messages": [{{"role": "user", "content": [{{"type": "image_url", "image_url": {{"url": "{url}"}}}}]}}]}}"#
+        );
+        let PromptSize::TextBytes(bytes) = facts(Api::Chat, &body).prompt else { panic!("it is a text") };
+        bytes
+    };
+    let plain = chat("https://example.org/a.png");
+    assert!(plain < 200);
+    let image = chat(&format!("data:image/png;base64,{}", "QUJD".repeat(250_000)));
+    assert!((4_096..4_400).contains(&image), "{image}");
+    assert!(chat("data:image/png;base64,QUJD") < 200, "a small one is no more than it is");
+}

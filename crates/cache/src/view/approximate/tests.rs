@@ -51,6 +51,7 @@ proptest! {
                 prop_assert_eq!(found, depth as u64 * u64::from(BLOCK));
             }
             let believed = view.routed(now, target(to as u32), &prompt);
+            view.ran(now, now, target(to as u32), &prompt);
             prop_assert_eq!(believed, hits.get(&target(to as u32)).copied().unwrap_or_default());
             for path in paths.iter().rev() {
                 plain[to].retain(|held| held != path);
@@ -75,6 +76,7 @@ fn report(view: &mut FleetView, now: Nanos, cached: u64) {
     let tokens = tokens(&[1, 2, 3, 4, 5, 6, 7, 8], 1);
     let prompt = view.prompt(Namespace::default(), &tokens);
     let believed = view.routed(now, target(0), &prompt);
+    view.ran(now, now, target(0), &prompt);
     view.reported(now, target(0), &prompt, believed, cached);
 }
 
