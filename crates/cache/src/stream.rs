@@ -15,6 +15,9 @@ pub const MOST_HELD: usize = 4_096;
 /// Bytes of them, as their owner weighs them.
 pub const MOST_HELD_BYTES: usize = 64 << 20;
 
+/// Old messages in a row that are taken for repeated ones.
+pub const MOST_REPEATED: u32 = 8;
+
 /// Longest wait for a replay.
 pub const REPLAY_TIMEOUT: Nanos = Nanos::from_secs(3);
 
@@ -90,6 +93,8 @@ pub struct Stream<B> {
     gap: Option<Gap<B>>,
     duplicates: u64,
     gaps: u64,
+    /// Messages in a row, one number after the other, that were taken for repeated ones, and the number after the last.
+    old_row: (u32, u64),
 }
 
 #[derive(Clone, Debug)]
@@ -103,7 +108,15 @@ struct Gap<B> {
 
 impl<B> Default for Stream<B> {
     fn default() -> Self {
-        Stream { next: None, newest_unix_s: f64::NEG_INFINITY, whole: false, gap: None, duplicates: 0, gaps: 0 }
+        Stream {
+            next: None,
+            newest_unix_s: f64::NEG_INFINITY,
+            whole: false,
+            gap: None,
+            duplicates: 0,
+            gaps: 0,
+            old_row: (0, 0),
+        }
     }
 }
 
@@ -142,13 +155,14 @@ impl<B> Stream<B> {
             && seq < next
         {
             // Reordered or repeated messages carry the time they were made at.
-            if at_unix_s <= self.newest_unix_s {
+            if at_unix_s <= self.newest_unix_s && !self.tells_on(seq) {
                 self.duplicates += 1;
                 return steps;
             }
             *self = Stream { duplicates: self.duplicates, gaps: self.gaps, ..Stream::default() };
             steps.push(Step::Reset(Why::Restarted));
         }
+        self.old_row = (0, 0);
         self.newest_unix_s = self.newest_unix_s.max(at_unix_s);
         match self.next {
             Some(next) if next == seq && self.gap.is_none() => {
@@ -181,6 +195,14 @@ impl<B> Stream<B> {
             }
         }
         steps
+    }
+
+    /// So many old messages in a row that somebody is telling on: a publisher that has restarted, and whose clock was ahead before. To
+    /// take repeated messages for that costs a replay; never to see it would cost every event until the clock has caught up.
+    fn tells_on(&mut self, seq: u64) -> bool {
+        let (count, next) = self.old_row;
+        self.old_row = if seq == next && count > 0 { (count + 1, seq + 1) } else { (1, seq + 1) };
+        self.old_row.0 > MOST_REPEATED
     }
 
     fn open_gap(&mut self, now: Nanos, seq: u64, bytes: usize, batch: B) {

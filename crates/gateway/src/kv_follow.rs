@@ -145,8 +145,7 @@ fn names(engine: &EngineHandle, found: &Capability) -> BTreeMap<String, Alias> {
     let Some(base) = base(found) else { return BTreeMap::new() };
     let settings = engine.settings();
     let adapter = |name: &str| found.models.iter().any(|model| model.id == name && model.parent.is_some());
-    let served =
-        found.models.iter().map(|model| &model.id).chain(&settings.models).filter(|name| *name != base);
+    let served = found.models.iter().map(|model| &model.id).chain(&settings.models).filter(|name| *name != base);
     let alias = |name: &String| Alias { model: base.to_owned(), adapter: adapter(name).then(|| name.clone()) };
     served.map(|name| (name.clone(), alias(name))).collect()
 }

@@ -67,7 +67,19 @@ pub struct Usage {
     pub cached_by_tier: Option<[u64; 3]>,
 }
 
+/// An engine that counts more is not counting.
+const MOST_TOKENS: u64 = 1 << 32;
+
 impl Usage {
+    /// As far as it can be true: absurd counts are none, and more tokens from the cache than the prompt has are not known.
+    #[must_use]
+    pub(crate) fn plausible(self) -> Option<Usage> {
+        let within = |tokens: &u64| *tokens <= self.prompt_tokens;
+        let cached_by_tier = self.cached_by_tier.filter(|tiers| tiers.iter().all(within));
+        let usage = Usage { cached_tokens: self.cached_tokens.filter(within), cached_by_tier, ..self };
+        (usage.prompt_tokens <= MOST_TOKENS && usage.completion_tokens <= MOST_TOKENS).then_some(usage)
+    }
+
     /// Of several prompts together; what one of them does not say is not known of all.
     #[must_use]
     pub fn plus(self, other: Usage) -> Usage {

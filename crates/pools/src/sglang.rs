@@ -146,7 +146,7 @@ fn kv_events(advertised: Option<&Value>, argument: Option<&Value>, ranks: u16, a
     let topic = |v: &Value| v.get("topic").and_then(Value::as_str).unwrap_or_default().to_owned();
     let per_rank = |host: &str, base: u64, ranks: u16| -> Vec<String> {
         let host = if matches!(host, "*" | "0.0.0.0" | "[::]" | "::" | "") { own_host } else { host };
-        (0..u64::from(ranks)).map(|rank| format!("tcp://{host}:{}", base + rank)).collect()
+        (0..u64::from(ranks)).map(|rank| format!("tcp://{host}:{}", base.saturating_add(rank))).collect()
     };
     if let Some(events) = advertised.filter(|e| e.is_object()) {
         let port = |key: &str| events.get(key).and_then(Value::as_u64).filter(|p| (1..=65_535).contains(p));
@@ -170,7 +170,7 @@ fn kv_events(advertised: Option<&Value>, argument: Option<&Value>, ranks: u16, a
     }
     let split = |key: &str| {
         let (host, port) = argument.get(key)?.as_str()?.strip_prefix("tcp://")?.rsplit_once(':')?;
-        Some((host.to_owned(), port.parse::<u64>().ok()?))
+        Some((host.to_owned(), u64::from(port.parse::<u16>().ok()?)))
     };
     let (host, base) = split("endpoint")?;
     Some(KvEvents {

@@ -280,7 +280,9 @@ impl Funnel {
             None => {
                 self.pool.expire(horizon);
                 let pieces = self.pool.touch(path, now);
-                let at = |eighths: u64| within(&pieces, capacity * eighths / 8).min(most) * grain;
+                let at = |eighths: u64| {
+                    within(&pieces, (u128::from(capacity) * u128::from(eighths) / 8) as u64).min(most) * grain
+                };
                 (held(&pieces), CurveSums(CURVE_EIGHTHS.map(at)))
             }
         };

@@ -161,3 +161,33 @@ fn the_last_number_there_is_means_nothing() {
     assert_eq!(stream.live(NOW, u64::MAX, 1.0, 8, 1), []);
     assert_eq!(stream.live(NOW, 1, 1.0, 8, 1), [Step::Apply(1)]);
 }
+
+/// Its clock was ahead, it was put right and the process started anew: the old time says "repeated", the row says "telling on".
+#[test]
+fn a_restart_behind_a_clock_that_was_ahead_is_seen() {
+    let mut stream = Stream::default();
+    for seq in 0..20 {
+        stream.live(NOW, seq, 30_000.0 + seq as f64, 8, seq);
+    }
+    for seq in 0..u64::from(MOST_REPEATED) {
+        assert_eq!(stream.live(NOW, seq, 100.0 + seq as f64, 8, seq), []);
+    }
+    let next = u64::from(MOST_REPEATED);
+    let steps = stream.live(NOW, next, 200.0, 8, next);
+    assert_eq!(steps, [Step::Reset(Why::Restarted), Step::Replay { from: 0 }]);
+    for seq in 0..next {
+        stream.replayed(seq, seq);
+    }
+    assert_eq!(stream.trust(), Trust::Whole);
+    assert_eq!(stream.live(NOW, next + 1, 201.0, 8, 9), [Step::Apply(9)]);
+}
+
+#[test]
+fn single_repeated_messages_stay_repeated() {
+    let mut stream = Stream::default();
+    for seq in 0..100 {
+        live(&mut stream, seq);
+        assert_eq!(live(&mut stream, seq), [], "repeated {seq}");
+    }
+    assert_eq!((stream.duplicates(), stream.trust()), (100, Trust::Whole));
+}

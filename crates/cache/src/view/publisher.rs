@@ -265,6 +265,7 @@ impl Publisher {
             return;
         }
         self.belief.reports += 1;
+        let cached = cached.min(prompt);
         self.belief.believed_tokens += believed.tokens();
         self.belief.reported_tokens += cached;
         let error = (believed.tokens() as f64 - cached as f64) / prompt as f64;

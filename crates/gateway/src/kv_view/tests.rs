@@ -1,5 +1,6 @@
 //! What real engines sent over the wire (`shared/wire`), read as the gateway reads it.
 
+use super::*;
 use plimsoll_cache::chain::{NameFormat, Namespace};
 use plimsoll_cache::view::FleetView;
 use plimsoll_core::{EngineKind, InstanceId, KvEvent, Nanos, Rank, Target};
@@ -126,4 +127,23 @@ fn recordings_of_real_engines_are_understood_to_the_last_block() {
             assert_eq!(names.as_deref(), Some(blocks.names.as_slice()), "{file}");
         }
     }
+}
+
+/// Engines serve a model under several names, and adapters on it: all of them use the KV of the one model.
+#[test]
+fn other_names_of_a_model_find_its_view_and_adapters_share_nothing() {
+    let views = KvViews::default();
+    let entry = views.add_text("base", TARGET, EngineKind::Vllm, 1 << 20);
+    let alias = |adapter: Option<&str>| Alias { model: "base".to_owned(), adapter: adapter.map(str::to_owned) };
+    let names = [("other".to_owned(), alias(None)), ("tuned".to_owned(), alias(Some("tuned")))];
+    views.name(&names.into_iter().collect());
+    let ids = PromptIds { ids: (0..640).collect(), ..PromptIds::default() };
+    let prompt = |model: &str| views.prompt(Basis::Text, Some(model), &ids).map(|(_, prompt)| prompt);
+    let name = ViewName { basis: Basis::Text, model: "base" };
+    views.routed(Nanos(1), name, TARGET, &prompt("base").unwrap());
+    let hit = |model: &str| views.hits(Nanos(2), name, &prompt(model).unwrap()).get(&TARGET).map(Hit::tokens);
+    assert_eq!((hit("base"), hit("other"), hit("tuned")), (Some(576), Some(576), None));
+    assert!(prompt("nobody").is_none());
+    views.remove(name, TARGET, entry);
+    assert!(prompt("other").is_none() && views.views.lock().aliases.is_empty());
 }

@@ -1,8 +1,10 @@
 //! What a body asks for besides its prompt, as far as it is understood here in full.
 
+use plimsoll_protocol::chat_template::RESERVED;
 use plimsoll_protocol::request::{Api, RequestFacts};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 #[cfg(test)]
@@ -73,6 +75,12 @@ pub(crate) fn read(
         return Err("n");
     }
     let fields: HashMap<String, &RawValue> = serde_json::from_slice(body).map_err(|_| "field")?;
+    if api == Api::Chat && !usual(&fields) {
+        return Err("value");
+    }
+    if facts.max_output_tokens == Some(0) {
+        return Err("value");
+    }
     let mut ask = Ask {
         plain: api == Api::Completions,
         stream: facts.stream,
@@ -128,6 +136,27 @@ pub(crate) fn read(
     let recommended = RECOMMENDED.into_iter().filter(open);
     ask.recommended = recommended.filter_map(|name| Some((name, config.get(name)?.clone()))).collect();
     Ok(ask)
+}
+
+/// A chat that engines agree on. What is odd about another one is for its engine to refuse, or to make sense of.
+fn usual(fields: &HashMap<String, &RawValue>) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Message<'a> {
+        #[serde(borrow)]
+        role: Cow<'a, str>,
+    }
+    const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+    let flag = |name: &str| fields.get(name).map(|raw| raw.get());
+    let messages = fields.get("messages").and_then(|raw| serde_json::from_str::<Vec<Message<'_>>>(raw.get()).ok());
+    let known = messages.is_some_and(|messages| {
+        !messages.is_empty() && messages.iter().all(|message| ROLES.contains(&message.role.as_ref()))
+    });
+    let kwargs = fields.get("chat_template_kwargs").filter(|raw| raw.get() != "null");
+    let kwargs = kwargs.map(|raw| serde_json::from_str::<Map<String, Value>>(raw.get()));
+    let own = |name: &String| RESERVED.contains(&name.as_str()) || name == "continue_final_message";
+    let free = kwargs.is_none_or(|kwargs| kwargs.is_ok_and(|kwargs| !kwargs.keys().any(own)));
+    let both = flag("continue_final_message") == Some("true") && flag("add_generation_prompt") == Some("true");
+    known && free && !both
 }
 
 /// Parameters are small; a tool list or a schema is the engine's to read.

@@ -154,22 +154,24 @@ fn error_of<const N: usize>(fields: [(&str, Option<Value>); N]) -> Option<Upstre
 fn usage(value: &Value) -> Option<Usage> {
     let count = |key: &str| value.get(key).and_then(Value::as_u64);
     let prompt_tokens = count("prompt_tokens")?;
-    Some(Usage {
+    let usage = Usage {
         prompt_tokens,
         completion_tokens: count("completion_tokens").or_else(|| count("total_tokens")?.checked_sub(prompt_tokens))?,
         cached_tokens: value.pointer("/prompt_tokens_details/cached_tokens").and_then(Value::as_u64),
         cached_by_tier: None,
-    })
+    };
+    usage.plausible()
 }
 
 fn meta_usage(meta: &Meta) -> Option<Usage> {
     let count = |v: &Option<Value>| v.as_ref().and_then(Value::as_u64);
-    Some(Usage {
+    let usage = Usage {
         prompt_tokens: count(&meta.prompt_tokens)?,
         completion_tokens: count(&meta.completion_tokens)?,
         cached_tokens: count(&meta.cached_tokens),
         cached_by_tier: meta.cached_tokens_details.as_ref().and_then(tiers),
-    })
+    };
+    usage.plausible()
 }
 
 /// `{"device": 96, "host": 32, "storage": 0}`, with the device at least.

@@ -116,7 +116,7 @@ impl Counts {
         let prompt_tokens = self.prompt?;
         // Embedding answers have a total and no completion.
         let completion_tokens = self.completion.or_else(|| self.total?.checked_sub(prompt_tokens))?;
-        Some(Usage { prompt_tokens, completion_tokens, cached_tokens: self.cached, cached_by_tier: self.tiers })
+        Usage { prompt_tokens, completion_tokens, cached_tokens: self.cached, cached_by_tier: self.tiers }.plausible()
     }
 }
 

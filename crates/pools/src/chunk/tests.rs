@@ -385,3 +385,17 @@ fn cached_tokens_are_read_by_tier_where_an_engine_says_it() {
     assert_eq!(tiers(inspect_openai_chunk(unknown).usage), None);
     assert_eq!(tiers(inspect_openai_answer(unknown).unwrap().usage), None);
 }
+
+#[test]
+fn counts_that_cannot_be_true_are_not_known() {
+    let usage = |prompt: &str, cached: &str| {
+        let body = format!(
+            r#"{{"choices":[],"usage":{{"prompt_tokens":{prompt},"completion_tokens":2,"prompt_tokens_details":{{"cached_tokens":{cached}}}}}}}"#
+        );
+        inspect_openai_answer(body.as_bytes()).unwrap().usage
+    };
+    assert_eq!(usage("100", "100").unwrap().cached_tokens, Some(100));
+    assert_eq!(usage("100", "101").unwrap().cached_tokens, None);
+    assert_eq!(usage("100", "18446744073709551615").unwrap().cached_tokens, None);
+    assert_eq!(usage("18446744073709551615", "0"), None);
+}

@@ -88,7 +88,7 @@ fn notes(out: &mut String, model: &Value) {
     if above > 0 {
         let _ = writeln!(
             out,
-            "{above} requests found more in the engine than its capacity says: a capacity is wrong, or it has a tier that is not told of"
+            "{above} requests found more in the engine than its capacity says: a capacity is wrong, it has a tier that is not told of, or others use it too"
         );
     }
     let unmeasured = model["not_measured"].as_object().into_iter().flatten();
