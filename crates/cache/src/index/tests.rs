@@ -201,7 +201,7 @@ proptest! {
         }).collect();
         names.push(1);
         let before: Vec<bool> = names.iter().map(|name| one_by_one.holds(0, *name)).collect();
-        prop_assert_eq!(at_once.holds_each(0, &names), before.clone());
+        prop_assert_eq!(&at_once.holds_each(0, &names), &before);
         for name in &names {
             one_by_one.remove(0, *name);
         }
