@@ -17,9 +17,8 @@ impl Progress {
         let bar = ProgressBar::no_length();
         if std::io::stderr().is_terminal() {
             // Only for somebody who looks is the trace read twice.
-            let calls = question
-                .sessions()
-                .ok()
+            let sessions = can_be_read_twice(question).then(|| question.sessions().ok()).flatten();
+            let calls = sessions
                 .map(|sessions| sessions.source.map_while(Result::ok).map(|session| session.calls.len() as u64).sum());
             bar.set_length(calls.unwrap_or(0));
             let template = "{bar:30} {pos}/{len} requests, {per_sec}, {eta} left, {msg}";
@@ -42,6 +41,11 @@ impl Progress {
     }
 }
 
+/// A pipe is empty the second time.
+fn can_be_read_twice(question: &Question) -> bool {
+    std::iter::once(&question.trace).chain(question.also.iter().map(|(path, _)| path)).all(|path| path.is_file())
+}
+
 impl Watcher for Progress {
     fn status(&mut self, status: &Status) -> bool {
         self.bar.set_position(status.ended);
@@ -56,5 +60,21 @@ impl Watcher for Progress {
                 self.failed = Some(error.to_string());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_sim::baselines::Policy;
+    use std::path::Path;
+
+    #[test]
+    fn only_files_are_read_twice() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut question = Question::new(file.path(), "h100-llama3-8b", 1, Policy::Random);
+        assert!(can_be_read_twice(&question));
+        question.also = vec![(Path::new("/dev/null").to_owned(), 1.0)];
+        assert!(!can_be_read_twice(&question));
     }
 }
