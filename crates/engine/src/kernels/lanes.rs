@@ -41,6 +41,14 @@ pub(crate) fn prefetch_square<L: Lanes>(lanes: L, square: &Square) {
     }
 }
 
+/// Every `share.1`-th line of a square, from number `share.0` on: one of several who ask for it together.
+#[inline(always)]
+pub(crate) fn prefetch_share<L: Lanes>(lanes: L, square: &Square, share: (usize, usize)) {
+    for line in square[share.0.min(LANES)..].iter().step_by(share.1) {
+        lanes.prefetch(line);
+    }
+}
+
 /// Work that is compiled once for each instruction set. `run` must be `#[inline(always)]`, and what it calls too.
 pub(crate) trait Kernel {
     type Output;

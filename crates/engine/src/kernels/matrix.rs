@@ -1,7 +1,7 @@
 //! A weight matrix in panels, and its product with rows laid out in blocks.
 
 use super::grid::Grid;
-use super::lanes::{Block, Isa, Kernel, LANES, Lanes, Square, ZERO, prefetch_square};
+use super::lanes::{Block, Isa, Kernel, LANES, Lanes, Square, ZERO, prefetch_share};
 use super::tile::{ROWS, tile, tiles_of, with_height};
 use crate::team::Team;
 use std::ops::Range;
@@ -149,6 +149,13 @@ struct Product<'a> {
     y: &'a mut [Block],
 }
 
+/// Weights that are needed next, and the share of them that a tile asks for.
+#[derive(Clone, Copy)]
+struct Ahead<'a, const P: usize> {
+    panels: &'a [Option<&'a [Square]>; P],
+    share: (usize, usize),
+}
+
 impl Kernel for Product<'_> {
     type Output = ();
 
@@ -170,7 +177,9 @@ impl Kernel for Product<'_> {
 }
 
 impl<'a> Product<'a> {
-    /// All rows of `P` panels. A stretch of the weights stays in the first cache while all tiles of rows use it.
+    /// All rows of `P` panels. A stretch of the weights stays in the first cache while all tiles of rows use it, and each
+    /// of these asks for its share of the next one: a processor waits for few lines at a time, so weights that one tile
+    /// asks for alone come no faster while the others compute (half as fast again at 16 rows, from memory).
     #[inline(always)]
     fn group<L: Lanes, const P: usize>(&mut self, lanes: L, panel: usize) {
         let (rows, blocks) = (self.rows, self.matrix.inputs / LANES);
@@ -178,23 +187,23 @@ impl<'a> Product<'a> {
         let stretch = if rows <= ROWS {
             blocks
         } else if rows <= 48 {
-            16
+            4
         } else {
             8
         };
         let mut start = 0;
         while start < blocks {
             let inner = start..(start + stretch).min(blocks);
+            let ahead = if rows > ROWS { self.after(&inner, panel, stretch) } else { [None; P] };
             for (index, (row, height)) in tiles_of(rows).enumerate() {
-                let ahead = if index == 1 { self.after(&inner, panel, stretch) } else { [None; P] };
-                with_height!(height, M => self.tile::<L, M, P>(lanes, panel, row, inner.clone(), &own, &ahead));
+                let ahead = Ahead { panels: &ahead, share: (index, rows.div_ceil(ROWS)) };
+                with_height!(height, M => self.tile::<L, M, P>(lanes, panel, row, inner.clone(), &own, ahead));
             }
             start += stretch;
         }
     }
 
-    /// For each panel what follows its stretch `inner`: the next one, or the first of the panel that takes its place. The
-    /// first tile of rows waits for memory, the others find the weights in the cache and have time to ask for more.
+    /// For each panel what follows its stretch `inner`: the next one, or the first of the panel that takes its place.
     #[inline(always)]
     fn after<const P: usize>(&self, inner: &Range<usize>, panel: usize, stretch: usize) -> [Option<&'a [Square]>; P] {
         let blocks = self.matrix.inputs / LANES;
@@ -214,7 +223,7 @@ impl<'a> Product<'a> {
         row: usize,
         inner: Range<usize>,
         squares: &[&[Square]; P],
-        ahead: &[Option<&[Square]>; P],
+        ahead: Ahead<'_, P>,
     ) {
         let rows = self.rows;
         let at = |p: usize| (panel + p - self.panels.start) * rows + row;
@@ -232,8 +241,8 @@ impl<'a> Product<'a> {
         let x = &self.x[row..];
         let first = inner.start;
         let own = |block: usize| {
-            for square in ahead.iter().flatten().filter_map(|ahead| ahead.get(block - first)) {
-                prefetch_square(lanes, square);
+            for square in ahead.panels.iter().flatten().filter_map(|panel| panel.get(block - first)) {
+                prefetch_share(lanes, square, ahead.share);
             }
             std::array::from_fn(|p| &squares[p][block])
         };
