@@ -1,7 +1,14 @@
 //! The step loop's time, so that a test can make it up.
 
+use rustix::time::{ClockId, clock_gettime};
 use std::fmt::Debug;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Processor time of this thread so far.
+pub(crate) fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
 
 /// Monotonic time, and waiting for it.
 pub(crate) trait Clock: Debug + Send {

@@ -1,11 +1,12 @@
 //! One rank, one step after another: plan, compute, sample, post. No threads, no sockets; time only for measuring.
 //! [`crate::lockstep`] says when.
 
+use crate::clock::processor_time;
 use crate::config::EngineConfig;
 use crate::driver::Size;
 use crate::kv_events::publish::Sink;
 use crate::kv_events::{CachedNames, KvEventsConfig, Medium};
-use crate::mailbox::bells::{Bells, Round};
+use crate::mailbox::postman::{Bag, Postman};
 use crate::model::{KvStore, Model, Output, Run, Want};
 use crate::offload::worker::Worker;
 use crate::sampling::TokenRules;
@@ -39,10 +40,23 @@ pub(crate) struct Core {
     max_waiting: usize,
     /// Of the offload tier, until it has a thread.
     offload_worker: Option<Worker>,
-    /// Whose readers have news that they were not told of.
-    round: Round,
+    /// For the readers.
+    bag: Bag,
+    /// Of the step that is computed.
+    lanes: Vec<Lane>,
     pub(crate) stats: Stats,
     rate: Rate,
+    /// Processor time of the model and of choosing tokens, since it was last taken.
+    pub(crate) arithmetic: Duration,
+}
+
+/// A run of a step, and whose it is.
+#[derive(Clone, Copy, Debug)]
+struct Lane {
+    /// Among the running.
+    index: u32,
+    /// See [`Sequence::only_adds_a_token`].
+    plain: bool,
 }
 
 /// Tokens per second over windows of about a second.
@@ -94,9 +108,11 @@ impl Core {
             model,
             rules,
             kv,
-            round: Round::default(),
+            bag: Bag::default(),
+            lanes: Vec::new(),
             stats: Stats::default(),
             rate: Rate { since: Instant::now(), tokens: 0 },
+            arithmetic: Duration::ZERO,
             events: None,
         };
         core.refresh();
@@ -165,7 +181,9 @@ impl Core {
         }
     }
 
-    /// Computes one step, to be posted with [`Core::finish`] and told with [`Core::ring_readers`] before the next. `None` when no sequence could be scheduled.
+    /// Computes one step, to be posted with [`Core::finish`]; `None` when no sequence could be scheduled. What was posted
+    /// before is told between planning and computing: whom that wakes may take this processor at once, and leave what
+    /// planning reads nowhere near.
     pub(crate) fn compute(&mut self, started: Instant) -> Option<Computed> {
         let began = Instant::now();
         self.sweep();
@@ -177,13 +195,23 @@ impl Core {
         self.stats.retractions += self.scheduler.retractions - before;
         self.save_evicted();
         self.begin_loads(started);
+        self.lanes.clear();
+        let mut runs = Vec::with_capacity(self.scheduler.running.len());
+        for (index, sequence) in self.scheduler.running.iter().enumerate().filter(|(_, it)| it.scheduled > 0) {
+            let plain = sequence.only_adds_a_token(self.scheduler.page_tokens());
+            self.lanes.push(Lane { index: index as u32, plain });
+            runs.push(run_of(sequence));
+        }
+        self.bag.hand_over();
         if planned == 0 {
+            drop(runs);
             self.refresh();
             return None;
         }
-        let runs: Vec<Run<'_>> = self.scheduler.running.iter().filter(|s| s.scheduled > 0).map(run_of).collect();
         let planning = began.elapsed();
+        let before = processor_time();
         let output = self.model.forward(&runs, &mut self.kv);
+        self.arithmetic += processor_time() - before;
         Some(Computed { output, started, planning })
     }
 
@@ -206,11 +234,14 @@ impl Core {
         CachedNames { next_batch, gpu: names(Medium::Gpu), cpu: names(Medium::Cpu) }
     }
 
-    /// Wakes the readers of what was posted.
-    pub(crate) fn ring_readers(&mut self, bells: &Bells) {
-        let began = Instant::now();
-        bells.ring(&mut self.round);
-        self.stats.scheduling_ns += began.elapsed().as_nanos() as u64;
+    /// Who brings the readers what was posted.
+    pub(crate) fn postman(&self) -> Postman {
+        self.bag.postman().clone()
+    }
+
+    /// Sends the readers what was posted.
+    pub(crate) fn tell_readers(&mut self) {
+        self.bag.hand_over();
     }
 
     /// Takes back the room of a step that was posted.
@@ -224,7 +255,7 @@ impl Core {
         if let Some(computed) = self.compute(Instant::now()) {
             self.finish(&computed, Instant::now(), Duration::ZERO);
             self.give_back(computed);
-            self.ring_readers(&Bells::default());
+            self.tell_readers();
         }
     }
 
@@ -269,10 +300,11 @@ impl Core {
 
     fn refresh(&mut self) {
         let blocks = &self.scheduler.blocks;
+        self.stats.delivery_cpu_ns = self.bag.postman().processor_ns();
         self.stats.running = self.scheduler.running.len();
         self.stats.waiting = self.scheduler.waiting.len();
-        self.stats.waiting_tokens = self.scheduler.waiting_tokens();
-        self.stats.waiting_uncached_tokens = self.scheduler.uncached_tokens(self.stats.recent.miss_rate());
+        (self.stats.waiting_tokens, self.stats.waiting_uncached_tokens) =
+            self.scheduler.waiting_tokens(self.stats.recent.miss_rate());
         self.stats.held_pages = blocks.held();
         self.stats.idle_cached_pages = blocks.idle_cached();
         self.stats.total_pages = blocks.total();

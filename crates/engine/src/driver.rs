@@ -11,7 +11,7 @@ use crate::faults::crash::CrashWatch;
 use crate::kv_events::CachedNames;
 use crate::kv_events::publish::Sink;
 use crate::lockstep::Lockstep;
-use crate::mailbox::bells::Bells;
+use crate::mailbox::postman::Postman;
 use crate::mailbox::{Mailbox, Ticket};
 use crate::migration::desk::{Answer, Desk, Heard, Post, Verb};
 use crate::migration::notes::Head;
@@ -91,8 +91,8 @@ enum Command {
 struct Shared {
     inbox: Mutex<Inbox>,
     bell: Condvar,
-    /// Those of the readers.
-    bells: Bells,
+    /// Who bring tokens to the readers, by rank.
+    postmen: Vec<Postman>,
     /// One per rank.
     stats: Mutex<Vec<Stats>>,
     /// Whose turn it is among the ranks.
@@ -117,7 +117,7 @@ pub struct EngineHandle(Arc<Shared>);
 pub struct Engine {
     handle: EngineHandle,
     thread: Option<JoinHandle<()>>,
-    ringer: Option<AbortHandle>,
+    postmen: Vec<AbortHandle>,
     size: Size,
     identity: Option<Identity>,
     posts: Mutex<Option<UnboundedReceiver<Post>>>,
@@ -156,7 +156,7 @@ impl Engine {
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
             bell: Condvar::new(),
-            bells: Bells::default(),
+            postmen: lockstep.postmen(),
             stats: Mutex::new(lockstep.stats().collect()),
             turn: AtomicUsize::new(0),
             ranks: config.dp_size,
@@ -188,7 +188,7 @@ impl Engine {
                 run(lockstep, desk, &last.0, delay, &carry);
             })
             .map_err(EngineError::Thread)?;
-        Ok(Engine { handle, thread: Some(thread), ringer: None, size, identity, posts: Mutex::new(Some(posts)) })
+        Ok(Engine { handle, thread: Some(thread), postmen: Vec::new(), size, identity, posts: Mutex::new(Some(posts)) })
     }
 
     #[must_use]
@@ -201,9 +201,10 @@ impl Engine {
         self.size
     }
 
-    /// From now on readers are woken by a task of the current runtime, where they should be, and no longer by the step loop.
-    pub(crate) fn wake_readers_here(&mut self) {
-        self.ringer = Some(tokio::spawn(self.handle.0.bells.ringing()).abort_handle());
+    /// From now on readers are served by tasks of the current runtime, where they should be, and no longer by the step loop.
+    pub(crate) fn serve_readers_here(&mut self) {
+        let postmen = &self.handle.0.postmen;
+        self.postmen = postmen.iter().map(|postman| tokio::spawn(postman.delivering()).abort_handle()).collect();
     }
 
     /// What must be equal on engines that exchange KV; `None` on one that exchanges none.
@@ -237,9 +238,7 @@ impl Drop for Engine {
             // A panic of the loop was already reported by the panic hook.
             let _ = thread.join();
         }
-        if let Some(ringer) = self.ringer.take() {
-            ringer.abort();
-        }
+        self.postmen.iter().for_each(AbortHandle::abort);
     }
 }
 
@@ -373,6 +372,10 @@ fn run(mut lockstep: Lockstep, mut desk: Desk, shared: &Shared, delay: Duration,
     let mut crash = CrashWatch::default();
     let mut stuck = false;
     loop {
+        let may_wait = stuck || lockstep.is_idle() || shared.faults.frozen();
+        if may_wait {
+            lockstep.tell_readers();
+        }
         let commands = {
             let mut inbox = shared.inbox.lock();
             if lockstep.is_idle() && inbox.is_empty() {
@@ -423,12 +426,12 @@ fn run(mut lockstep: Lockstep, mut desk: Desk, shared: &Shared, delay: Duration,
             lockstep.end(begun);
             told.iter_mut().zip(lockstep.stats()).for_each(|(told, now)| *told = now);
             drop(told);
-            lockstep.ring_readers(&shared.bells);
         } else {
             tell(&lockstep, shared);
         }
         lockstep.publish();
         crash.look(&shared.faults, lockstep.stats());
+        lockstep.count_processor_time();
     }
 }
 

@@ -8,12 +8,12 @@
 //! another on the step thread; on hardware of its own each would take its own time, and that is what counts as busy. In
 //! timing mode it is the cost model's.
 
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, SystemClock, processor_time};
 use crate::config::{EngineConfig, EngineError};
 use crate::core::{Computed, Core};
 use crate::driver::Size;
 use crate::faults::SlowStep;
-use crate::mailbox::bells::Bells;
+use crate::mailbox::postman::Postman;
 use crate::stats::Stats;
 use crate::timing::{Pacer, Timing};
 use crate::transfer::Identity;
@@ -32,6 +32,8 @@ pub(crate) struct Lockstep {
     pacer: Pacer,
     /// Scratch.
     shape: StepShape,
+    /// Of the step thread, when it was last counted.
+    processor_time: Option<Duration>,
 }
 
 /// A step that is computed and not yet posted: by rank, what came out and how long it took.
@@ -63,6 +65,7 @@ impl Lockstep {
             timing: config.timing.clone(),
             pacer: Pacer::default(),
             shape: StepShape::default(),
+            processor_time: None,
         })
     }
 
@@ -92,6 +95,16 @@ impl Lockstep {
         self.ranks.iter_mut().for_each(Core::publish);
     }
 
+    /// Counts what the loop's thread did since the last time, besides arithmetic. Call it from that thread.
+    pub(crate) fn count_processor_time(&mut self) {
+        let now = processor_time();
+        let arithmetic: Duration = self.ranks.iter_mut().map(|core| std::mem::take(&mut core.arithmetic)).sum();
+        if let Some(before) = self.processor_time.replace(now) {
+            let rest = (now - before).saturating_sub(arithmetic).as_nanos() as u64;
+            self.ranks.iter_mut().for_each(|core| core.stats.loop_cpu_ns += rest);
+        }
+    }
+
     /// Work begins after a pause.
     pub(crate) fn resume(&mut self) {
         self.ranks.iter_mut().for_each(Core::resume);
@@ -108,13 +121,18 @@ impl Lockstep {
     pub(crate) fn step(&mut self, least: Duration) {
         if let Some(begun) = self.begin(least, None) {
             self.end(begun);
-            self.ring_readers(&Bells::default());
+            self.tell_readers();
         }
     }
 
-    /// Wakes the readers of what [`Self::end`] posted.
-    pub(crate) fn ring_readers(&mut self, bells: &Bells) {
-        self.ranks.iter_mut().for_each(|core| core.ring_readers(bells));
+    /// Who brings the readers what [`Self::end`] posted, by rank.
+    pub(crate) fn postmen(&self) -> Vec<Postman> {
+        self.ranks.iter().map(Core::postman).collect()
+    }
+
+    /// Sends the readers what [`Self::end`] posted. [`Self::begin`] does it too, so this is for before a pause.
+    pub(crate) fn tell_readers(&mut self) {
+        self.ranks.iter_mut().for_each(Core::tell_readers);
     }
 
     /// Computes a step of every rank, which takes at least `least` where there is anything to compute, and longer still
@@ -124,6 +142,8 @@ impl Lockstep {
         let started = self.clock.now();
         let mut begun = started;
         let mut parts = Vec::with_capacity(self.ranks.len());
+        // The first rank tells when it has planned; the others need not wait for what it computes.
+        self.ranks.iter_mut().skip(1).for_each(Core::tell_readers);
         for core in &mut self.ranks {
             let computed = core.compute(begun);
             let now = self.clock.now();
@@ -153,7 +173,7 @@ impl Lockstep {
         Some(Begun { parts, slowest, ended, spent })
     }
 
-    /// Counts and posts what [`Self::begin`] computed. Readers are woken by [`Self::ring_readers`].
+    /// Counts and posts what [`Self::begin`] computed. Readers are told by the next [`Self::begin`].
     pub(crate) fn end(&mut self, begun: Begun) {
         for (core, (computed, own)) in self.ranks.iter_mut().zip(begun.parts) {
             core.stats.joint_steps += 1;

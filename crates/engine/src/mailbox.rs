@@ -3,19 +3,25 @@
 //! Not a queue: news is merged while the reader is slow (SGLang coalesces the same way), so the engine never waits for a
 //! reader and the memory is bounded by the request's own output. A reader that goes away closes the mailbox, and the
 //! step loop drops the request before its next step. That of a migrated request waits a little for another reader.
+//!
+//! Tokens of most requests come here in the [`postman`]'s bag, a step's tokens together, and are turned into text when they
+//! are read. The end of such a request is posted at once and may overtake them, so it says after how many tokens it counts.
 
 use crate::refusal::Refusal;
 use crate::request::Finish;
 use crate::sampling::logprobs::TokenLogprobs;
 use kept::{Kept, Place};
+use news::News;
 use parking_lot::Mutex;
+use plimsoll_protocol::tokenizer::Detokenizer;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-pub(crate) mod bells;
 mod kept;
+mod news;
+pub(crate) mod postman;
 #[cfg(test)]
 mod tests;
 
@@ -40,23 +46,6 @@ pub struct Update {
 }
 
 impl Update {
-    /// What is new, which is none any more. Memory for ids and text stays where it is: the step loop fills it again and
-    /// asks nobody for more.
-    fn taken(&mut self) -> Update {
-        let taken = Update {
-            ids: self.ids.as_slice().into(),
-            text: self.text.as_str().into(),
-            logprobs: std::mem::take(&mut self.logprobs),
-            prompt_logprobs: std::mem::take(&mut self.prompt_logprobs),
-            finish: self.finish.take(),
-            embedding: self.embedding.take(),
-            ..*self
-        };
-        self.ids.clear();
-        self.text.clear();
-        taken
-    }
-
     /// Adds the news that came after these.
     pub(crate) fn absorb(&mut self, later: Update) {
         self.ids.extend(later.ids);
@@ -73,12 +62,10 @@ impl Update {
 
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
-    news: Mutex<Update>,
+    news: Mutex<News>,
     /// In place of `news`, for a request that came by migration.
     kept: Option<Mutex<Kept>>,
     bell: Notify,
-    /// It is on the way to be rung ([`bells`]).
-    noted: AtomicBool,
     closed: AtomicBool,
     /// The scheduler has looked at it and it stays.
     settled: AtomicBool,
@@ -122,12 +109,28 @@ impl Mailbox {
         if let Some(kept) = &self.kept {
             return kept.lock().add(change);
         }
-        let mut news = self.news.lock();
-        let open = news.finish.is_none();
-        if open {
-            change(&mut news);
+        self.news.lock().add(change)
+    }
+
+    /// From now on tokens come by [`Self::deposit`], and the reader makes their text with this.
+    pub(crate) fn read_by(&self, stream: Detokenizer) {
+        self.news.lock().read_by(stream);
+    }
+
+    /// Adds a token; to wake the reader is left to the caller.
+    pub(crate) fn deposit(&self, token: u32) {
+        self.news.lock().deposit(token);
+    }
+
+    /// Posts the end, which counts after so many deposited tokens. Nothing happens after another end.
+    pub(crate) fn end(&self, after_tokens: usize, finish: Finish, embedding: Option<Vec<f32>>) {
+        let complete = match &self.kept {
+            Some(_) => self.put(|update| (update.finish, update.embedding) = (Some(finish), embedding)),
+            None => self.news.lock().end(after_tokens, finish, embedding),
+        };
+        if complete {
+            self.ring();
         }
-        open
     }
 
     /// Wakes the reader.
@@ -139,22 +142,6 @@ impl Mailbox {
         }
     }
 
-    /// See [`crate::sequence::Sequence::touch`].
-    pub(crate) fn touch(&self) -> usize {
-        usize::from(self.news.is_locked()) + usize::from(self.noted.load(Ordering::Relaxed))
-    }
-
-    /// From now on it is noted, until [`Self::ring_noted`]. False when it is already.
-    fn begin_note(&self) -> bool {
-        // Release and acquire with the swap below: whoever rings after it has seen what was put before the note.
-        !self.noted.swap(true, Ordering::AcqRel)
-    }
-
-    fn ring_noted(&self) {
-        self.noted.swap(false, Ordering::AcqRel);
-        self.ring();
-    }
-
     /// The scheduler keeps the request: for now it is not refused.
     pub(crate) fn settle(&self) {
         self.settled.store(true, Ordering::Release);
@@ -164,10 +151,10 @@ impl Mailbox {
     /// `None` while the scheduler has not looked at the request.
     fn verdict(&self) -> Option<Result<(), Refusal>> {
         let news = self.news.lock();
-        match &news.finish {
+        match news.finish() {
             Some(Finish::Refused(refusal)) => Some(Err(refusal.clone())),
             Some(_) => Some(Ok(())),
-            None => (!news.ids.is_empty() || self.settled.load(Ordering::Acquire)).then_some(Ok(())),
+            None => (news.has_tokens() || self.settled.load(Ordering::Acquire)).then_some(Ok(())),
         }
     }
 
@@ -197,9 +184,7 @@ impl Mailbox {
             let replaced = || Some(Update { finish: Some(replaced()), ..Update::default() });
             return kept.lock().read(place).unwrap_or_else(|()| replaced());
         }
-        let mut news = self.news.lock();
-        let ready = !news.ids.is_empty() || news.finish.is_some();
-        ready.then(|| news.taken())
+        self.news.lock().take()
     }
 
     /// From now on, and if it was before, `departures` hears under `serial` that the reader left.

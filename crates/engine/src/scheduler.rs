@@ -65,6 +65,8 @@ pub(crate) struct Scheduler {
     pub(crate) reserved_places: usize,
     /// Where evicted pages go; `None`: nowhere.
     pub(crate) offload: Option<Offloader>,
+    /// There may be one among the running whose mailbox must be asked whether its reader left.
+    lingering: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +115,7 @@ impl Scheduler {
             looked_at: 0,
             reserved_places: 0,
             offload: None,
+            lingering: false,
         }
     }
 
@@ -205,8 +208,14 @@ impl Scheduler {
             }
             SchedulePolicy::Slo | SchedulePolicy::Fcfs => self.running.len(),
         };
-        self.running.insert(at, sequence);
+        self.run_at(at, sequence);
         at
+    }
+
+    /// As [`Self::run`], in a place that it had before.
+    pub(crate) fn run_at(&mut self, at: usize, sequence: Sequence) {
+        self.lingering |= sequence.lingers;
+        self.running.insert(at, sequence);
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -232,6 +241,9 @@ impl Scheduler {
         let known = left.len();
         left.retain(|serial| self.waiting.remove(*serial).is_none());
         let waited = known - left.len();
+        if left.is_empty() && !self.lingering {
+            return (waited, left);
+        }
         let before = self.running.len();
         left.sort_unstable();
         let is_left = |sequence: &mut Sequence| {
@@ -240,6 +252,7 @@ impl Scheduler {
         for sequence in self.running.extract_if(.., is_left) {
             self.blocks.release(&sequence.pages);
         }
+        self.lingering = self.running.iter().any(|sequence| sequence.lingers);
         (waited + before - self.running.len(), left)
     }
 
@@ -280,6 +293,14 @@ impl Scheduler {
             index += 1;
         }
         self.decoding = self.planned;
+        // Where all that run decode and nobody waits, that was all.
+        if self.planned < self.running.len() || !self.waiting.is_empty() {
+            self.plan_prefill(now, retractions);
+        }
+        self.planned
+    }
+
+    fn plan_prefill(&mut self, now: Nanos, retractions_before: u64) {
         self.allowed = self.allowed.min(self.planned + self.prefill_room(now));
         for index in self.prefills() {
             // Preemption takes from the end; who is left keeps its index.
@@ -287,10 +308,9 @@ impl Scheduler {
                 self.schedule(index);
             }
         }
-        if retractions == self.retractions {
+        if retractions_before == self.retractions {
             self.admit();
         }
-        self.planned
     }
 
     /// Indices of the running sequences in prefill, in the order in which they get chunks: who is due first under `slo`,
@@ -328,7 +348,11 @@ impl Scheduler {
     /// itself.
     fn make_room(&mut self, index: usize, tokens: usize) -> bool {
         let sequence = &self.running[index];
-        let wanted = (sequence.computed + tokens).div_ceil(self.limits.page_tokens);
+        let end = sequence.computed + tokens;
+        if end <= sequence.pages.len() * self.limits.page_tokens {
+            return true;
+        }
+        let wanted = end.div_ceil(self.limits.page_tokens);
         while self.running[index].pages.len() < wanted {
             match self.blocks.allocate() {
                 Some(page) => self.running[index].pages.push(page),
@@ -440,8 +464,9 @@ impl Scheduler {
     pub(crate) fn commit(&mut self, index: usize) {
         let sequence = &mut self.running[index];
         sequence.computed += sequence.scheduled;
-        sequence.commit_pages(&mut self.blocks, self.limits.naming);
-        if sequence.computed >= sequence.prompt_len {
+        sequence.commit_pages(&mut self.blocks, self.limits.naming, self.limits.page_tokens);
+        // A prompt is computed up to its end before anything behind it is, and only a prompt has a claim.
+        if sequence.computed == sequence.prompt_len {
             sequence.claim = None;
         }
     }
@@ -450,34 +475,26 @@ impl Scheduler {
     pub(crate) fn commit_loaded(&mut self, index: usize, pages: usize) {
         let sequence = &mut self.running[index];
         sequence.computed += pages * self.limits.page_tokens;
-        sequence.commit_pages(&mut self.blocks, self.limits.naming);
+        sequence.commit_pages(&mut self.blocks, self.limits.naming, self.limits.page_tokens);
     }
 
     /// As [`Self::commit`], for a sequence that is not in the schedule.
     pub(crate) fn commit_pages(&mut self, sequence: &mut Sequence) {
-        sequence.commit_pages(&mut self.blocks, self.limits.naming);
+        sequence.commit_pages(&mut self.blocks, self.limits.naming, self.limits.page_tokens);
     }
 
-    /// Prompt tokens that still wait for prefill.
-    pub(crate) fn waiting_tokens(&self) -> usize {
-        self.waiting.tokens() + self.chunked_tokens()
-    }
-
-    /// Of them, those that will have to be computed, as far as can be told: `miss_rate` is the share that had to be lately.
-    /// `slo` knows better what waits.
-    pub(crate) fn uncached_tokens(&self, miss_rate: f64) -> usize {
+    /// Prompt tokens that still wait for prefill, and of them those that will have to be computed, as far as can be told:
+    /// `miss_rate` is the share that had to be lately. `slo` knows better what waits.
+    pub(crate) fn waiting_tokens(&self, miss_rate: f64) -> (usize, usize) {
         let waiting = match self.order.policy {
             SchedulePolicy::Slo => self.waiting.expected(),
             SchedulePolicy::Fcfs | SchedulePolicy::Priority => {
                 (self.waiting.tokens() as f64 * miss_rate).ceil() as usize
             }
         };
-        waiting + self.chunked_tokens()
-    }
-
-    /// What is left of prompts that are being computed.
-    fn chunked_tokens(&self) -> usize {
-        self.running.iter().map(Sequence::remaining).filter(|rest| *rest > 1).sum()
+        // What is left of prompts that are being computed.
+        let chunked: usize = self.running.iter().map(Sequence::remaining).filter(|rest| *rest > 1).sum();
+        (self.waiting.tokens() + chunked, waiting + chunked)
     }
 
     /// Pages, holders and counters agree.

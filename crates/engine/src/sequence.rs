@@ -6,6 +6,7 @@ use crate::disagg::notes::First;
 use crate::kv_events::names::{Names, Scheme};
 use crate::kv_events::{Label, Owner};
 use crate::mailbox::Mailbox;
+use crate::mailbox::postman::{Bag, Slot};
 use crate::offload::load::Load;
 use crate::refusal::Refusal;
 use crate::request::{Finish, Request, Task};
@@ -93,14 +94,6 @@ impl Generation {
         })
     }
 
-    /// See [`Sequence::touch`].
-    fn touch(&self) -> usize {
-        let text =
-            self.stream.as_ref().map_or(0, |stream| stream.text().as_bytes().last().map_or(0, |last| *last as usize));
-        let rest = [usize::from(self.params.logprobs.is_some()), self.params.stop.len(), self.sent_bytes, text];
-        rest.into_iter().fold(self.params.max_new_tokens, usize::wrapping_add)
-    }
-
     /// First prompt position whose logits are still needed for log-probabilities of the prompt. None once there is
     /// output: they went out with its first token, here or where the request came from.
     fn prompt_logits_from(&self, tokens: &[u32], prompt_len: usize) -> Option<usize> {
@@ -113,46 +106,63 @@ impl Generation {
     }
 }
 
+/// Where the text of the output is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Voice {
+    /// Not decided before the first token.
+    Silent,
+    /// Where the reader is: the mailbox gets token ids, from the step loop's bag.
+    Ids,
+    /// Here, because something here depends on it; the mailbox gets all there is to know.
+    Text,
+}
+
+/// What every step needs comes first and fills few cache lines, in this order: the model drives all of it out of the caches
+/// between two steps, for every running sequence.
 #[derive(Debug)]
+#[repr(C, align(128))]
 pub(crate) struct Sequence {
-    pub(crate) rid: RidGuard,
-    /// Number of arrival at its scheduler, from 1; 0 before.
-    pub(crate) serial: u64,
     /// Prompt, then output.
     pub(crate) tokens: Vec<u32>,
+    pub(crate) pages: Vec<u32>,
     pub(crate) prompt_len: usize,
     /// Tokens whose KV is in `pages`.
     pub(crate) computed: usize,
     /// Tokens to compute in the step being planned.
     pub(crate) scheduled: usize,
-    pub(crate) pages: Vec<u32>,
     pub(crate) committed_pages: usize,
-    pub(crate) chain: Chain,
-    pub(crate) owner: Arc<Owner>,
-    /// What KV events call its pages; made when they are first committed, if anybody listens.
-    pub(crate) names: Option<Names>,
-    pub(crate) job: Job,
-    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) last_token: Option<Instant>,
+    /// Its mailbox's in the bag.
+    slot: Option<Slot>,
+    pub(crate) retractions: u32,
     /// What the mailbox says of itself: that is in a reader's cache more often than in ours.
     pub(crate) lingers: bool,
-    /// Prompt tokens taken from the cache at the first admission; `None` before it.
-    pub(crate) cached_tokens: Option<usize>,
-    /// Of them, those that came from the offload tier.
-    pub(crate) host_tokens: usize,
-    pub(crate) retractions: u32,
-    pub(crate) arrived: Instant,
-    /// The same on its scheduler's clock.
-    pub(crate) arrived_at: Nanos,
-    pub(crate) urgency: Urgency,
-    /// Pages that it is expected to compute and others need not, until it has.
-    pub(crate) claim: Option<Claim>,
-    /// Tokens of the prompt that were cached, or going to be, when it came.
-    pub(crate) expected_hit: usize,
-    pub(crate) last_token: Option<Instant>,
+    voice: Voice,
+    pub(crate) job: Job,
     /// Pages of its prefix that come from the offload tier, behind the computed ones; nothing is computed before.
     pub(crate) load: Option<Box<Load>>,
     /// Of a prefill leg: where its pages and its first token go.
     pub(crate) outbound: Option<Box<Outbound>>,
+    /// Number of arrival at its scheduler, from 1; 0 before.
+    pub(crate) serial: u64,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) urgency: Urgency,
+    pub(crate) rid: RidGuard,
+    pub(crate) chain: Chain,
+    pub(crate) owner: Arc<Owner>,
+    /// What KV events call its pages; made when they are first committed, if anybody listens.
+    pub(crate) names: Option<Names>,
+    /// Prompt tokens taken from the cache at the first admission; `None` before it.
+    pub(crate) cached_tokens: Option<usize>,
+    /// Of them, those that came from the offload tier.
+    pub(crate) host_tokens: usize,
+    pub(crate) arrived: Instant,
+    /// The same on its scheduler's clock.
+    pub(crate) arrived_at: Nanos,
+    /// Pages that it is expected to compute and others need not, until it has.
+    pub(crate) claim: Option<Claim>,
+    /// Tokens of the prompt that were cached, or going to be, when it came.
+    pub(crate) expected_hit: usize,
 }
 
 impl Sequence {
@@ -195,17 +205,28 @@ impl Sequence {
             last_token: None,
             load: None,
             outbound: None,
+            slot: None,
+            voice: Voice::Silent,
         }
     }
 
-    /// Reads a bit of everything that the end of a step needs of a running sequence, so that it lies in a cache. The number
+    /// Reads a bit of everything that choosing a token needs of a running sequence, so that it lies in a cache. The number
     /// means nothing.
+    #[inline]
     pub(crate) fn touch(&self) -> usize {
-        let job = match &self.job {
-            Job::Generate(generation) => generation.touch(),
-            Job::Embed { sum } => sum.len(),
-        };
-        job.wrapping_add(self.tokens.last().map_or(0, |last| *last as usize)).wrapping_add(self.mailbox.touch())
+        let Job::Generate(generation) = &self.job else { return 0 };
+        generation.params.max_new_tokens.wrapping_add(generation.sent_bytes).wrapping_add(self.tokens.len())
+    }
+
+    /// The step being planned computes one token behind its prompt, the last one, and fills no page with it: when it is
+    /// computed nothing follows but the next token.
+    #[inline]
+    pub(crate) fn only_adds_a_token(&self, page_tokens: usize) -> bool {
+        let end = self.computed + 1;
+        self.computed >= self.prompt_len
+            && end == self.tokens.len()
+            && end < (self.committed_pages + 1) * page_tokens
+            && self.outbound.is_none()
     }
 
     /// Tokens that are known but not computed: 1 while decoding, more while in prefill.
@@ -268,14 +289,18 @@ impl Sequence {
 
     /// Full pages whose tokens are computed become findable. A page that somebody else committed first takes the place
     /// of the own one.
-    pub(crate) fn commit_pages(&mut self, blocks: &mut BlockManager, naming: Option<Scheme>) {
+    pub(crate) fn commit_pages(&mut self, blocks: &mut BlockManager, naming: Option<Scheme>, page_tokens: usize) {
+        debug_assert_eq!(page_tokens, self.chain.page_tokens());
+        if self.computed < (self.committed_pages + 1) * page_tokens {
+            return;
+        }
         let Sequence { chain, names, tokens, owner, pages, .. } = self;
         chain.extend(tokens);
         if let Some(naming) = naming {
             let new = || Names::new(naming, Arc::clone(owner), chain.page_tokens());
             names.get_or_insert_with(new).extend(chain, tokens);
         }
-        let full = self.computed / chain.page_tokens();
+        let full = self.computed / page_tokens;
         for page in self.committed_pages..full {
             let parent = page.checked_sub(1).map(|above| pages[above]);
             let label = || names.as_ref().map_or_else(Label::default, |names| names.label(page, tokens));
@@ -337,14 +362,14 @@ impl Sequence {
 
     /// A token that a prefill engine chose.
     pub(crate) fn go_on_from(&mut self, first: &First, rules: &TokenRules) -> Option<Finish> {
-        let finish = self.push(first.token, first.logprobs(), rules, None);
+        let finish = self.push(first.token, first.logprobs(), rules, None, None);
         self.mailbox.ring();
         finish
     }
 
     /// Ends a prefill leg with its one token.
     pub(crate) fn hand_over(&mut self, first: &First, rules: &TokenRules) {
-        self.push(first.token, first.logprobs(), rules, Some(Finish::HandedOver));
+        self.push(first.token, first.logprobs(), rules, Some(Finish::HandedOver), None);
         self.mailbox.ring();
     }
 
@@ -357,9 +382,62 @@ impl Sequence {
         }
     }
 
-    /// Appends a generated token and puts it into the mailbox; to wake the reader is left to the caller. Says when the
-    /// request is complete; `last` completes it in any case.
+    /// Appends a generated token and sends it to the mailbox, in the bag or, without one, leaving it to the caller to wake
+    /// the reader. Says when the request is complete; `last` completes it in any case.
     pub(crate) fn push(
+        &mut self,
+        token: u32,
+        reported: Option<TokenLogprobs>,
+        rules: &TokenRules,
+        last: Option<Finish>,
+        bag: Option<&mut Bag>,
+    ) -> Option<Finish> {
+        if self.voice == Voice::Silent {
+            self.find_voice(rules);
+        }
+        if self.voice == Voice::Text {
+            let finish = self.say(token, reported, rules, last);
+            if let Some(bag) = bag {
+                bag.note(&mut self.slot, &self.mailbox);
+            }
+            return finish;
+        }
+        let Job::Generate(generation) = &self.job else { return None };
+        self.tokens.push(token);
+        let ends = rules.ends(token, &generation.params).then_some(Finish::StopToken(token));
+        let is_long = self.tokens.len() - self.prompt_len >= generation.params.max_new_tokens;
+        let finish = last.or(ends).or(is_long.then_some(Finish::Length));
+        if let Some(finish) = &finish {
+            self.rid.release();
+            // Before the token: who reads that finds out that it is the last.
+            self.mailbox.end(self.handed_tokens(), finish.clone(), None);
+        }
+        match bag {
+            Some(bag) => bag.token(&mut self.slot, &self.mailbox, token),
+            None => self.mailbox.deposit(token),
+        }
+        finish
+    }
+
+    /// Tokens that its mailbox has, or gets from the bag, as ids.
+    fn handed_tokens(&self) -> usize {
+        if self.voice == Voice::Ids { self.tokens.len() - self.prompt_len } else { 0 }
+    }
+
+    fn find_voice(&mut self, rules: &TokenRules) {
+        let Job::Generate(generation) = &self.job else { return };
+        let params = &generation.params;
+        let needs_text = self.lingers || params.logprobs.is_some() || !params.stop.is_empty();
+        if needs_text {
+            self.voice = Voice::Text;
+        } else {
+            self.voice = Voice::Ids;
+            self.mailbox.read_by(rules.text.stream(params.skip_special_tokens));
+        }
+    }
+
+    /// Appends a token with its text.
+    fn say(
         &mut self,
         token: u32,
         reported: Option<TokenLogprobs>,
@@ -408,6 +486,11 @@ impl Sequence {
         finish
     }
 
+    /// It leaves its rank: what it says from now on goes into another bag, or none.
+    pub(crate) fn leave_slot(&mut self) {
+        self.slot = None;
+    }
+
     /// Ends the request without another token.
     pub(crate) fn abort(&mut self, message: &str, status: Option<u16>) {
         self.end(Finish::Abort { message: message.to_owned(), status }, None);
@@ -421,10 +504,7 @@ impl Sequence {
     /// Posts the end, and an embedding if there is one.
     pub(crate) fn end(&mut self, finish: Finish, embedding: Option<Vec<f32>>) {
         self.rid.release();
-        self.mailbox.post(|update| {
-            update.embedding = embedding;
-            update.finish = Some(finish);
-        });
+        self.mailbox.end(self.handed_tokens(), finish, embedding);
     }
 }
 

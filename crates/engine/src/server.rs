@@ -109,7 +109,7 @@ pub async fn serve_and_tell(
     let opened = config.kv_events.as_ref().map(|events| Streams::open(events, ranks, &faults)).transpose()?;
     let (kv_events, sinks) = opened.unzip();
     let mut engine = Engine::start_with(&config, faults.clone(), sinks.unwrap_or_default())?;
-    engine.wake_readers_here();
+    engine.serve_readers_here();
     let http_port = listener.local_addr().map_err(EngineError::Accept)?.port();
     let disagg = match engine.identity() {
         Some(identity) if config.disagg.role != Role::Unified => Some(Service::start(

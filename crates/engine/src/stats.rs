@@ -16,9 +16,14 @@ pub struct Histogram {
 
 impl Histogram {
     pub fn observe(&mut self, seconds: f64) {
+        self.observe_times(seconds, 1);
+    }
+
+    /// So many equal ones.
+    pub fn observe_times(&mut self, seconds: f64, times: u64) {
         let bucket = BUCKETS_S.partition_point(|bound| *bound < seconds);
-        self.counts[bucket] += 1;
-        self.sum_s += seconds;
+        self.counts[bucket] += times;
+        self.sum_s += seconds * times as f64;
     }
 
     #[must_use]
@@ -95,6 +100,11 @@ pub struct Stats {
     /// Time of steps outside the model: deciding what to compute, pages, counting, posting; and choosing tokens.
     pub scheduling_ns: u64,
     pub sampling_ns: u64,
+    /// Processor time of the step loop of all ranks together, outside the model and the sampling: what a schedule costs
+    /// however busy the machine is.
+    pub loop_cpu_ns: u64,
+    /// Processor time of the task that puts tokens into mailboxes and wakes readers.
+    pub delivery_cpu_ns: u64,
     pub prefill_busy_us: u64,
     /// Steps, sum of batch, of time in us, of batch squared, of batch x time, of generated tokens; decode-only steps.
     pub decode_moments: [u64; 6],

@@ -4,6 +4,7 @@
 //! apart from what the schedule costs.
 
 use super::{Computed, Core};
+use crate::clock::processor_time;
 use crate::disagg::notes::First;
 use crate::request::Finish;
 use crate::sampling::logprobs::TokenLogprobs;
@@ -11,9 +12,18 @@ use crate::sequence::{Job, Sequence};
 use plimsoll_core::Nanos;
 use std::time::{Duration, Instant};
 
+/// What decides the next token of the running sequence with this index.
+struct Row<'a> {
+    index: usize,
+    plain: bool,
+    logits: &'a [f32],
+}
+
 /// The next token of the running sequence with this index.
 struct Drawn {
     index: usize,
+    /// What it computed is not counted yet.
+    plain: bool,
     token: u32,
     reported: Option<TokenLogprobs>,
 }
@@ -34,11 +44,12 @@ impl Core {
     /// Samples and posts what was computed. `now` is when the step ended, `spent` what it took.
     pub(crate) fn finish(&mut self, computed: &Computed, now: Instant, spent: Duration) {
         let began = Instant::now();
-        self.fetch_running();
         let mut tally = Tally::default();
         let rows = self.commit(computed, &mut tally);
         let committed = Instant::now();
+        let before = processor_time();
         let drawn = self.draw(&rows);
+        self.arithmetic += processor_time() - before;
         let chosen = Instant::now();
         self.post(drawn, now, &mut tally);
         let Tally { batch, generated, with_prefill, done, leaving } = tally;
@@ -56,27 +67,21 @@ impl Core {
         self.stats.scheduling_ns += (computed.planning + began.elapsed() - sampling).as_nanos() as u64;
     }
 
-    /// The model has driven everything else out of the caches. Read in a loop of its own, the places that the passes below need
-    /// come from memory many at a time; one sequence after another they would be waited for one at a time, which is most of
-    /// what these passes cost when many run.
-    fn fetch_running(&self) {
-        let touched: usize = self.scheduler.running.iter().map(Sequence::touch).fold(0, usize::wrapping_add);
-        std::hint::black_box(touched);
-    }
-
-    /// What was scheduled is computed. Returns whose next token is to be chosen, and by which logits.
-    fn commit<'a>(&mut self, computed: &'a Computed, tally: &mut Tally) -> Vec<(usize, &'a [f32])> {
+    /// What was scheduled is computed. Returns whose next token is to be chosen, and by which logits. Does not look at those
+    /// that only add a token: they are far from any cache, and [`Self::post`] comes by.
+    fn commit<'a>(&mut self, computed: &'a Computed, tally: &mut Tally) -> Vec<Row<'a>> {
         let mut logits = computed.output.logits.chunks_exact(self.model.logit_count());
         let mut hidden = computed.output.hidden.chunks_exact(self.model.config().hidden);
-        let mut rows = Vec::with_capacity(self.scheduler.running.len());
-        for index in 0..self.scheduler.running.len() {
-            let sequence = &self.scheduler.running[index];
-            let scheduled = sequence.scheduled;
-            if scheduled == 0 {
+        let mut rows = Vec::with_capacity(self.lanes.len());
+        tally.batch = self.lanes.len() as u64;
+        for lane in &self.lanes {
+            let index = lane.index as usize;
+            if lane.plain {
+                rows.extend(logits.next().map(|row| Row { index, plain: true, logits: row }));
                 continue;
             }
-            tally.batch += 1;
-            let start = sequence.computed;
+            let sequence = &self.scheduler.running[index];
+            let (start, scheduled) = (sequence.computed, sequence.scheduled);
             let in_prompt = scheduled.min(sequence.prompt_len.saturating_sub(start));
             tally.with_prefill |= in_prompt > 0 || scheduled > 1;
             let end = start + scheduled;
@@ -103,41 +108,53 @@ impl Core {
             } else if sequence.remaining() == 0
                 && let Some(row) = logits.next()
             {
-                rows.push((index, row));
+                rows.push(Row { index, plain: false, logits: row });
             }
         }
         rows
     }
 
-    fn draw(&mut self, rows: &[(usize, &[f32])]) -> Vec<Drawn> {
-        let drawn = rows.iter().filter_map(|(index, row)| {
-            let (token, reported) = self.scheduler.running[*index].draw(row, &self.rules)?;
-            Some(Drawn { index: *index, token, reported })
+    /// The model has driven everything else out of the caches. Read in a loop of its own, what choosing tokens needs comes from
+    /// memory many at a time; one request after another would be waited for one at a time.
+    fn draw(&mut self, rows: &[Row<'_>]) -> Vec<Drawn> {
+        let running = &mut self.scheduler.running;
+        let touched = rows.iter().map(|row| running[row.index].touch()).fold(0, usize::wrapping_add);
+        std::hint::black_box(touched);
+        let drawn = rows.iter().filter_map(|Row { index, plain, logits }| {
+            let (token, reported) = running[*index].draw(logits, &self.rules)?;
+            Some(Drawn { index: *index, plain: *plain, token, reported })
         });
         drawn.collect()
     }
 
     fn post(&mut self, drawn: Vec<Drawn>, now: Instant, tally: &mut Tally) {
         let mut complete = Vec::new();
-        for Drawn { index, token, reported } in drawn {
+        // Most had their last token in the same step.
+        let mut between = (now, 0);
+        for Drawn { index, plain, token, reported } in drawn {
             tally.generated += 1;
             let sequence = &mut self.scheduler.running[index];
+            sequence.computed += usize::from(plain);
             if sequence.outbound.is_some() {
                 let cached = sequence.cached_tokens.unwrap_or(0);
                 tally.leaving.push((index, First::new(token, cached, reported.as_ref())));
                 continue;
             }
             match sequence.last_token.replace(now) {
-                Some(last) => self.stats.itl.observe((now - last).as_secs_f64()),
+                Some(last) if last == between.0 => between.1 += 1,
+                Some(last) => {
+                    self.stats.itl.observe_times((now - between.0).as_secs_f64(), between.1);
+                    between = (last, 1);
+                }
                 None => self.stats.ttft.observe((now - sequence.arrived).as_secs_f64()),
             }
-            let finish = sequence.push(token, reported, &self.rules, None);
-            self.round.note(&sequence.mailbox);
+            let finish = sequence.push(token, reported, &self.rules, None, Some(&mut self.bag));
             if finish.is_some() {
                 self.stats.e2e.observe((now - sequence.arrived).as_secs_f64());
                 complete.push(index);
             }
         }
+        self.stats.itl.observe_times((now - between.0).as_secs_f64(), between.1);
         // Embeddings are among those that are done already.
         tally.done.extend(complete);
         tally.done.sort_unstable();

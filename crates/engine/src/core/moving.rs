@@ -80,7 +80,9 @@ impl Core {
             (self.scheduler.waiting.remove(serial)?, self.scheduler.running.len())
         };
         self.refresh();
-        Some(Moved { sequence: Box::new(sequence), place })
+        let mut sequence = Box::new(sequence);
+        sequence.leave_slot();
+        Some(Moved { sequence, place })
     }
 
     /// Puts a sequence back where it stood. When its place is taken it waits for its turn, and finds its pages in the
@@ -91,7 +93,7 @@ impl Core {
         let mailbox = Arc::clone(&sequence.mailbox);
         if !sequence.pages.is_empty() && self.scheduler.has_place() {
             let place = place.min(self.scheduler.running.len());
-            self.scheduler.running.insert(place, sequence);
+            self.scheduler.run_at(place, sequence);
         } else {
             self.give_up_pages(&mut sequence);
             self.scheduler.enqueue(sequence);

@@ -411,7 +411,7 @@ impl Incoming {
             pages: self.next_page,
             chain: above.as_ref().map(digest_text).unwrap_or_default(),
             crc32c: self.crc32c,
-            visible_bytes: sequence.visible_bytes(),
+            visible_bytes: sequence.visible_bytes(core.rules()),
         };
         if seal.differs(theirs).is_some() || seal.pages != computed.div_ceil(self.page_tokens) {
             return None;

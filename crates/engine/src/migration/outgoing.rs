@@ -322,7 +322,7 @@ impl Outgoing {
             pages,
             chain: above.as_ref().map(digest_text).unwrap_or_default(),
             crc32c: self.crc32c,
-            visible_bytes: sequence.visible_bytes(),
+            visible_bytes: sequence.visible_bytes(core.rules()),
         };
         self.seal = Some(seal.clone());
         let last = Last { seal, fence: fence_text(self.machine.fence()), direct: self.machine.is_direct() };

@@ -57,12 +57,12 @@ impl Watch {
 impl Scheduler {
     /// Moves those that cannot be in time any more from the queue to [`Self::turned_away`].
     pub(super) fn turn_away_the_late(&mut self, now: Nanos) {
+        if self.order.policy != SchedulePolicy::Slo || self.waiting.promised() == 0 {
+            return;
+        }
         let per_step = self.prefill_room(now).max(1);
         let step_ns = self.pace.prefill_step_ns(now, per_step);
-        if self.order.policy != SchedulePolicy::Slo
-            || self.waiting.promised() == 0
-            || self.watch.holds(now, step_ns.is_some())
-        {
+        if self.watch.holds(now, step_ns.is_some()) {
             return;
         }
         let per_token_ns = step_ns.map(|ns| ns / per_step as f64);

@@ -3,7 +3,7 @@
 //! Prompt, output, parameters and seed decide all that follows (see [`super::Generation`]); so the other engine gets
 //! those and plays the output through, which gives it the same text, the same held back bytes and the same counts.
 
-use super::{Job, Sequence};
+use super::{Job, Sequence, Voice};
 use crate::request::Finish;
 use crate::sampling::penalties::Tally;
 use crate::sampling::{SamplingParams, TokenRules};
@@ -43,8 +43,13 @@ impl Sequence {
     }
 
     /// Bytes of text that its reader has been given.
-    pub(crate) fn visible_bytes(&self) -> usize {
+    pub(crate) fn visible_bytes(&self, rules: &TokenRules) -> usize {
         match &self.job {
+            Job::Generate(generation) if self.voice == Voice::Ids => {
+                let mut stream = rules.text.stream(generation.params.skip_special_tokens);
+                self.tokens[self.prompt_len..].iter().for_each(|token| stream.push(*token));
+                stream.text().len()
+            }
             Job::Generate(generation) => generation.sent_bytes,
             Job::Embed { .. } => 0,
         }
@@ -53,7 +58,7 @@ impl Sequence {
     /// Takes over a token that another engine has generated. A finish means that the two engines do not agree: the
     /// request would have ended there.
     pub(crate) fn replay(&mut self, token: u32, rules: &TokenRules) -> Option<Finish> {
-        let finish = self.push(token, None, rules, None);
+        let finish = self.push(token, None, rules, None, None);
         self.mailbox.ring();
         if let Job::Generate(generation) = &mut self.job
             && Tally::needed(&generation.params)

@@ -161,9 +161,19 @@ fn text(state: &State) -> String {
 /// What it costs to keep the schedule, and whom it turned away.
 fn scheduling(page: &mut Page<'_>) {
     let seconds = |ns: u64| ns as f64 / 1e9;
-    let counters: [(&str, &str, Reading<'_>); 4] = [
+    let counters: [(&str, &str, Reading<'_>); 6] = [
         ("steps_total", "Steps in which this rank computed anything", &|s| s.steps as f64),
         ("scheduling_seconds_total", "Time of steps outside the model and the sampling", &|s| seconds(s.scheduling_ns)),
+        (
+            "loop_cpu_seconds_total",
+            "Processor time of the step loop of all ranks together, outside the model and the sampling",
+            &|s| seconds(s.loop_cpu_ns),
+        ),
+        (
+            "delivery_cpu_seconds_total",
+            "Processor time of the task that brings tokens from the step loop to their readers",
+            &|s| seconds(s.delivery_cpu_ns),
+        ),
         ("sampling_seconds_total", "Time spent choosing tokens", &|s| seconds(s.sampling_ns)),
         ("refused_requests_total", "Requests turned away: queue full, late, displaced, too long", &|s| {
             s.refused as f64
