@@ -6,6 +6,7 @@
 //! until it has been learnt anew: affinity on a false belief costs more than none.
 
 mod approximate;
+mod in_flight;
 mod publisher;
 mod speculative;
 
@@ -15,6 +16,7 @@ use crate::chain::{NameFormat, Namespace, names};
 use crate::fingerprint_map::FingerprintMap;
 use crate::index::{Holder, Matched, PrefixIndex};
 use crate::stream::{Step, Why};
+use in_flight::InFlight;
 use plimsoll_core::{EngineKind, KvBatch, KvEvent, Medium, Nanos, Target};
 use publisher::Publisher;
 use speculative::{Speculative, noted};
@@ -73,6 +75,8 @@ pub struct Hit {
     pub host_tokens: u64,
     /// Part of `device_tokens` that only a recent routing decision says.
     pub speculative_tokens: u64,
+    /// Part of `device_tokens` that requests which run there hold already: it takes no further room.
+    pub shared_tokens: u64,
 }
 
 impl Hit {
@@ -83,6 +87,7 @@ impl Hit {
             device_tokens: all * block,
             host_tokens: host.min(most).saturating_sub(all) * block,
             speculative_tokens: all.saturating_sub(device) * block,
+            shared_tokens: 0,
         }
     }
 
@@ -147,6 +152,7 @@ pub struct FleetView {
     /// Holder by number: what is in the indexes. `Host` stands for what a target has on the device or on its host.
     holders: Vec<Option<(Target, Medium)>>,
     speculative: Speculative,
+    in_flight: InFlight,
     /// Publishers forgotten for want of room.
     overflows: u64,
 }
@@ -399,8 +405,9 @@ impl FleetView {
                     continue;
                 }
                 let guessed = noted.depth(&self.speculative, now, target, device as usize) as u64;
-                let hit = Hit::of(device, guessed, host, most, block);
+                let mut hit = Hit::of(device, guessed, host, most, block);
                 if hit.tokens() > 0 {
+                    hit.shared_tokens = self.in_flight.tokens(target, prompt).min(hit.device_tokens);
                     hits.insert(target, hit);
                 }
             }
@@ -428,8 +435,9 @@ impl FleetView {
     }
 
     /// A request with this prompt goes to `target`: its blocks will soon be there. Returns what is believed to be there already,
-    /// credited or not, so that a belief without credit can win it back by proving right.
+    /// credited or not, so that a belief without credit can win it back by proving right. [`FleetView::left`] has to follow.
     pub fn routed(&mut self, now: Nanos, target: Target, prompt: &Prompt) -> Hit {
+        self.in_flight.enter(target, prompt);
         let Some(publisher) = self.publishers.get(&target) else { return Hit::default() };
         let Some((family, chain)) = publisher.family.and_then(|family| Some((family, prompt.chain(family)?))) else {
             return Hit::default();
@@ -443,6 +451,11 @@ impl FleetView {
         let (heard, until) = (publisher.heard(), now + self.counts_for(publisher));
         self.speculative.add(until, target, noted.behind(device));
         if heard { Hit::of(device as u64, guessed as u64, host as u64, most, block) } else { Hit::default() }
+    }
+
+    /// The request that went there runs there no more, however it ended. Once for every [`FleetView::routed`].
+    pub fn left(&mut self, target: Target, prompt: &Prompt) {
+        self.in_flight.leave(target, prompt);
     }
 
     /// How long a routing decision counts there by itself.

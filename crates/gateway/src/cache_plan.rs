@@ -112,6 +112,7 @@ impl CachePlan {
         let held = |hit: Hit| HeldTokens {
             device_tokens: scaled(hit.device_tokens, tokens, units),
             host_tokens: scaled(hit.host_tokens, tokens, units),
+            shared_tokens: scaled(hit.shared_tokens, tokens, units),
         };
         self.hits = hits.into_iter().map(|(target, hit)| (target, held(hit))).collect();
     }
@@ -152,6 +153,7 @@ impl CachePlan {
         let now = shared.now();
         if let Some(failed) = self.placed {
             shared.kv_views.withdrawn(failed.at, self.view(), failed.target, &self.prompt);
+            shared.kv_views.left(self.view(), failed.target, &self.prompt);
         }
         let Routed { hit, heard, told } = shared.kv_views.routed(now, self.view(), target, &self.prompt);
         self.placed = Some(Placement { target, at: now, believed: heard.then_some(hit) });
@@ -193,6 +195,7 @@ impl CachePlan {
         }
         let Some(Placement { target, at, believed }) = self.placed else { return };
         let now = shared.now();
+        shared.kv_views.left(self.view(), target, &self.prompt);
         if began || outcome == Outcome::Completed {
             shared.kv_views.ran(at, now, self.view(), target, &self.prompt);
         }

@@ -271,6 +271,13 @@ impl KvViews {
         Routed { hit, heard, told: view.told(now, target) }
     }
 
+    /// The request runs there no more. Once for every [`KvViews::routed`].
+    pub(crate) fn left(&self, name: ViewName<'_>, target: Target, prompt: &Prompt) {
+        if let Some(view) = self.views.lock().get(name) {
+            view.left(target, prompt);
+        }
+    }
+
     /// The request that went there at `routed` has run, at least as far as its first output.
     pub(crate) fn ran(&self, routed: Nanos, now: Nanos, name: ViewName<'_>, target: Target, prompt: &Prompt) {
         if let Some(view) = self.views.lock().get(name) {

@@ -79,12 +79,14 @@ pub struct HeldTokens {
     pub device_tokens: u64,
     /// Behind those; loaded from host memory first.
     pub host_tokens: u64,
+    /// Part of `device_tokens` that requests which run there hold anyway: they take no further room.
+    pub shared_tokens: u64,
 }
 
 impl HeldTokens {
     #[must_use]
     pub const fn on_device(tokens: u64) -> Self {
-        HeldTokens { device_tokens: tokens, host_tokens: 0 }
+        HeldTokens { device_tokens: tokens, host_tokens: 0, shared_tokens: 0 }
     }
 
     #[must_use]
@@ -96,7 +98,11 @@ impl HeldTokens {
     #[must_use]
     pub(crate) fn within(self, prompt_tokens: u64) -> Self {
         let device_tokens = self.device_tokens.min(prompt_tokens);
-        HeldTokens { device_tokens, host_tokens: self.host_tokens.min(prompt_tokens - device_tokens) }
+        HeldTokens {
+            device_tokens,
+            host_tokens: self.host_tokens.min(prompt_tokens - device_tokens),
+            shared_tokens: self.shared_tokens.min(device_tokens),
+        }
     }
 }
 

@@ -131,8 +131,8 @@ fn has_all_ties(basis: &Basis, candidates: &[Candidate]) -> bool {
 }
 
 fn load(one: &Scored) -> RankLoad {
-    let hit =
-        HeldTokens { device_tokens: one.hit_tokens.saturating_sub(one.host_tokens), host_tokens: one.host_tokens };
+    let device_tokens = one.hit_tokens.saturating_sub(one.host_tokens);
+    let hit = HeldTokens { device_tokens, host_tokens: one.host_tokens, shared_tokens: 0 };
     RankLoad {
         requests: one.requests,
         uncached_prefill_tokens: one.uncached_prefill_tokens,

@@ -253,7 +253,11 @@ impl Gateway {
         if self.config.cache_view && !wanted.computed {
             let found = self.view.hits(now, &prompt);
             best = Some(found.values().map(Hit::tokens).max().unwrap_or(0));
-            let held = |hit: &Hit| HeldTokens { device_tokens: hit.device_tokens, host_tokens: hit.host_tokens };
+            let held = |hit: &Hit| HeldTokens {
+                device_tokens: hit.device_tokens,
+                host_tokens: hit.host_tokens,
+                shared_tokens: hit.shared_tokens,
+            };
             self.hits.extend(found.iter().map(|(target, hit)| (*target, held(hit))));
         }
         let class = classify(&self.config.classes, prompt_tokens, best, wanted.hit_rounds).class;
@@ -304,6 +308,7 @@ impl Gateway {
         self.scheduler.settle(open.ticket, now, AttemptEnd::Ok);
         if self.config.cache_view && !open.computed {
             self.view.reported(now, open.target, &open.prompt, open.believed, cached_tokens);
+            self.view.left(open.target, &open.prompt);
         }
     }
 
@@ -312,6 +317,9 @@ impl Gateway {
         self.scheduler.settle(open.ticket, now, end);
         if self.config.cache_view {
             self.view.withdrawn(open.placed_at, open.target, &open.prompt);
+            if !open.computed {
+                self.view.left(open.target, &open.prompt);
+            }
         }
     }
 }

@@ -115,8 +115,9 @@ impl Scheduler {
         let mut edit = slot.and_then(|slot| self.roster.edit(slot)).ok_or_else(nobody)?;
         let instance = &mut *edit;
         let mut charge = instance.limited(ask.charge);
-        charge.uncached_prefill_tokens =
-            charge.uncached_prefill_tokens.saturating_sub(ask.hit_tokens(candidate.target));
+        let held = ask.held(candidate.target);
+        charge.uncached_prefill_tokens = charge.uncached_prefill_tokens.saturating_sub(held.tokens());
+        charge.reserved_kv_tokens = charge.reserved_kv_tokens.saturating_sub(held.shared_tokens);
         let rank = instance.ranks.get_mut(usize::from(candidate.target.rank.0)).ok_or_else(nobody)?;
         let stamp = instance.health.placed();
         let tokens = terms.load.uncached_prefill_tokens + charge.uncached_prefill_tokens as f64;

@@ -106,7 +106,9 @@ impl Rule {
         let steps = (output / sequences).clamp(0.0, MOST_SHARED_STEPS) * sequences;
         let others = requests * (prefill + steps * STEP_SHARE_S);
         let most = spec.context_tokens.unwrap_or(1 << 20) * ask.charge.sequences;
-        let wanted = ask.charge.reserved_kv_tokens.min(most) as f64;
+        // What others hold there anyway takes no room of its own.
+        let shared = held.shared_tokens.min(device) as f64;
+        let wanted = (ask.charge.reserved_kv_tokens.min(most) as f64 - shared).max(0.0);
         let kv = rank.reserved_kv_tokens as f64 + rank.foreign_kv_tokens.unwrap_or(0.0);
         let full = rank.capacity_kv_tokens.is_some_and(|capacity| kv + wanted > capacity as f64);
         let tier = u8::from(view.refusing) * 2 + u8::from(full);
@@ -231,7 +233,8 @@ fn run(seed: u64, engines: u32, steps: usize) {
         holders.dedup();
         let mut held = |target| {
             let (device_tokens, host_tokens) = (random.random_range(0..4_000), random.random_range(0..2_000));
-            (target, HeldTokens { device_tokens, host_tokens })
+            let shared_tokens = random.random_range(0..3_000);
+            (target, HeldTokens { device_tokens, host_tokens, shared_tokens })
         };
         let hits: Vec<_> = holders.into_iter().map(&mut held).collect();
         let exclude = [ids[random.random_range(0..ids.len())]];

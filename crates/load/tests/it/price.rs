@@ -33,7 +33,7 @@ fn near(a: f64, b: f64) -> bool {
 fn the_record_shows_every_term() {
     let mut fleet = two(PolicyKind::LeastDelay);
     busy(&mut fleet, 0, 10, 4_000);
-    fleet.hits = vec![(target(0), HeldTokens { device_tokens: 2_000, host_tokens: 3_000 })];
+    fleet.hits = vec![(target(0), HeldTokens { device_tokens: 2_000, host_tokens: 3_000, shared_tokens: 0 })];
     let placed = fleet.place();
     let (first, second) = (scored(&placed.candidates, 0), scored(&placed.candidates, 1));
     let prefill = 3_000.0 * S_PER_TOKEN;
@@ -63,7 +63,7 @@ fn affinity_is_worth_the_seconds_it_saves_and_no_more() {
 #[test]
 fn a_hit_in_host_memory_is_worth_what_loading_leaves() {
     let mut fleet = two(PolicyKind::LeastDelay);
-    let host = HeldTokens { device_tokens: 0, host_tokens: 7_000 };
+    let host = HeldTokens { host_tokens: 7_000, ..HeldTokens::default() };
     fleet.hits = vec![(target(0), host), (target(1), HeldTokens::on_device(7_000))];
     assert_eq!(fleet.place().target, target(1), "as long, and nothing to load");
     let mut fleet = two(PolicyKind::LeastDelay);

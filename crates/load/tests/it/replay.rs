@@ -33,7 +33,10 @@ fn every_choice_of_every_rule_is_made_again() {
     for policy in POLICIES {
         let (mut fleet, mut drawn) = (busy(policy, 8, 8), 0);
         for turn in 0..200u32 {
-            fleet.hits = vec![(target(turn % 8), HeldTokens { device_tokens: 200, host_tokens: u64::from(turn) })];
+            fleet.hits = vec![(
+                target(turn % 8),
+                HeldTokens { device_tokens: 200, host_tokens: u64::from(turn), shared_tokens: 0 },
+            )];
             let placed = if turn % 3 == 0 { fleet.serve(AttemptEnd::Ok) } else { fleet.place() };
             let again = again(&placed).unwrap();
             assert_eq!((again.target, again.reason), (placed.target, placed.reason), "{policy:?}, choice {turn}");

@@ -149,7 +149,9 @@ impl World {
             Event::PrefillOver(engine) => self.prefill_over(engine),
             Event::Done(engine, id) => {
                 if let Some(open) = self.open.remove(&id) {
-                    self.gateways[open.gateway].scheduler.settle(open.ticket, self.now, AttemptEnd::Ok);
+                    let Gateway { scheduler, view } = &mut self.gateways[open.gateway];
+                    scheduler.settle(open.ticket, self.now, AttemptEnd::Ok);
+                    view.left(target(engine), &open.prompt);
                 }
                 self.engine(engine).finish(id);
                 self.moved(engine);
@@ -191,7 +193,11 @@ impl World {
         let Gateway { scheduler, view } = &mut self.gateways[gateway];
         let prompt = view.prompt(Namespace::default(), &arrival.prompt);
         let found = if self.blind { BTreeMap::new() } else { view.hits(self.now, &prompt).into_iter().collect() };
-        let held = |hit: &Hit| HeldTokens { device_tokens: hit.device_tokens, host_tokens: hit.host_tokens };
+        let held = |hit: &Hit| HeldTokens {
+            device_tokens: hit.device_tokens,
+            host_tokens: hit.host_tokens,
+            shared_tokens: hit.shared_tokens,
+        };
         let hits: Vec<_> = found.iter().map(|(target, hit)| (*target, held(hit))).collect();
         let prompt_tokens = arrival.prompt.len() as u64;
         let ask = Ask {

@@ -154,6 +154,7 @@ proptest! {
                 device_tokens: certain + guessed,
                 host_tokens: 0,
                 speculative_tokens: guessed,
+                shared_tokens: 0,
             });
             funnel.arrived(Nanos(now), &Arrival {
                 request,
@@ -269,7 +270,7 @@ fn the_engines_losses_have_the_views_word_for_it_or_none() {
     again(&mut funnel, 2, None, 16);
     assert_eq!(sums(&mut funnel)[Loss::Unknown], 48);
     // 48 believed, 16 of them by a decision alone; 8 came.
-    let believed = Hit { device_tokens: 48, host_tokens: 0, speculative_tokens: 16 };
+    let believed = Hit { device_tokens: 48, speculative_tokens: 16, ..Hit::default() };
     again(&mut funnel, 3, Some(believed), 8);
     let found = sums(&mut funnel);
     assert_eq!((found[Loss::StaleView], found[Loss::InFlight], found[Loss::Evicted]), (24, 16, 16));

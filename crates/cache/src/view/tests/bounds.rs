@@ -112,6 +112,30 @@ fn small_pages_are_speculated_on_in_strides() {
     assert_eq!(hit(&view, Nanos(2), target(1), &prompt[..40]).speculative_tokens, 32);
 }
 
+/// Two sessions on one engine begin alike: the third needs no room for what they have in common, for as long as one of them runs.
+#[test]
+fn what_runs_already_is_shared_until_the_last_one_leaves() {
+    let mut view = FleetView::default();
+    view.add(target(1), EngineKind::Sglang, Some(BLOCK));
+    view.live(Nanos(1), target(1), 0, batch(0, vec![stored(NameFormat::Sglang, &tokens(0, 64), 0)]));
+    let shared = |view: &FleetView, tokens: &[u32]| hit(view, Nanos(1), target(1), tokens).shared_tokens;
+    let prompt = tokens(0, 64);
+    let named: Vec<_> = [40, 64].map(|blocks| view.prompt(Namespace::default(), &tokens(0, blocks))).into();
+    assert_eq!((hit(&view, Nanos(1), target(1), &prompt).device_tokens, shared(&view, &prompt)), (1_008, 0));
+    view.routed(Nanos(1), target(1), &named[0]);
+    assert_eq!(shared(&view, &prompt), 512, "in steps of 256 tokens");
+    view.routed(Nanos(1), target(1), &named[1]);
+    view.routed(Nanos(1), target(1), &named[0]);
+    assert_eq!(shared(&view, &prompt), 1_008, "no more than it hits");
+    view.left(target(1), &named[1]);
+    assert_eq!(shared(&view, &prompt), 512);
+    view.left(target(1), &named[0]);
+    assert_eq!(shared(&view, &prompt), 512);
+    view.left(target(1), &named[0]);
+    assert_eq!(shared(&view, &prompt), 0);
+    assert!(view.in_flight.is_empty());
+}
+
 fn event() -> impl Strategy<Value = KvEvent> {
     let names = || proptest::collection::vec(0u64..24, 0..12);
     let medium = || prop_oneof![Just(Medium::Device), Just(Medium::Host), Just(Medium::Storage)];

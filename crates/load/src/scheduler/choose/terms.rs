@@ -83,7 +83,8 @@ impl Price {
         // `Instance::limited` in floats.
         let limit_tokens = self.sequences * rank.sequence_limit_tokens;
         let kv_tokens = if limit_tokens < self.kv_tokens { limit_tokens } else { self.kv_tokens };
-        let has_room = reserved_kv_tokens + kv_tokens <= rank.kv_limit_tokens;
+        let more_tokens = kv_tokens - real(hit.shared_tokens).min(kv_tokens);
+        let has_room = reserved_kv_tokens + more_tokens <= rank.kv_limit_tokens;
         Terms { load, reserved_kv_tokens, has_room, seconds: self.prices.seconds(&load) }
     }
 }
