@@ -223,6 +223,12 @@ impl Gateway {
         self.scheduler.pool_loads(MODEL, now, into);
     }
 
+    /// Uncached prompt tokens in front of the engine that has the fewest.
+    pub fn least_busy_tokens(&mut self, now: Nanos) -> u64 {
+        let tokens = |ranks: &[plimsoll_load::RankLoad]| ranks.iter().map(|rank| rank.uncached_prefill_tokens).sum();
+        self.scheduler.instances(now).iter().map(|one| tokens(&one.ranks)).min().unwrap_or(0)
+    }
+
     /// What engines have shown of prefill times.
     pub fn prefill_model(&self) -> Option<Coefficients> {
         self.scheduler.prefill_model(Some(MODEL))

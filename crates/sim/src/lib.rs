@@ -18,6 +18,7 @@ pub mod histogram;
 pub mod html;
 pub mod input;
 pub mod names;
+pub mod overload;
 pub mod prefix_cache;
 pub mod question;
 pub mod report;

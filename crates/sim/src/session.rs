@@ -15,6 +15,8 @@ pub(crate) type SessionSlot = u32;
 #[derive(Debug)]
 struct Live {
     session: Session,
+    /// Its place among those that have begun, from 0.
+    nth: u64,
     /// Answers that each call still waits for, and the earliest it may begin.
     waits: Vec<(u32, Nanos)>,
     /// What each call has left for those that go on from it.
@@ -38,6 +40,7 @@ struct Left {
 pub(crate) struct Sessions {
     live: Vec<Option<Live>>,
     free: Vec<SessionSlot>,
+    begun: u64,
     longest_pause: Option<Nanos>,
     regions: usize,
     seed: u64,
@@ -64,7 +67,8 @@ impl Sessions {
         let waits: Vec<(u32, Nanos)> = session.calls.iter().map(|call| (call.after.len() as u32, now)).collect();
         let first: Vec<usize> = (0..waits.len()).filter(|call| waits[*call].0 == 0).collect();
         let left = vec![Left::default(); waits.len()];
-        let live = Live { open: session.calls.len(), waits, left, session };
+        let live = Live { open: session.calls.len(), nth: self.begun, waits, left, session };
+        self.begun += 1;
         if live.open == 0 {
             return;
         }
@@ -79,6 +83,11 @@ impl Sessions {
             }
         };
         first.into_iter().for_each(|call| ready(slot, call));
+    }
+
+    /// Its place among those that have begun, from 0.
+    pub(crate) fn nth(&self, slot: SessionSlot) -> u64 {
+        self.live.get(slot as usize).and_then(Option::as_ref).map_or(0, |live| live.nth)
     }
 
     pub(crate) fn call(&self, slot: SessionSlot, call: usize) -> Option<&Call> {

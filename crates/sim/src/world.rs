@@ -1,5 +1,6 @@
 //! The run itself: sessions ask, the gateway chooses, engines compute, and each hears of the others what it would hear.
 
+mod callers;
 mod changes;
 mod fleet;
 mod legs;
@@ -8,6 +9,7 @@ mod outcome;
 mod requests;
 mod waiting;
 
+pub use callers::{Answer, Asked, Callers, Plain, Terms};
 pub use changes::{Change, StartUp};
 pub use fleet::FleetConfig;
 pub use moves::{KvBalance, Move, MoveFigures, Mover, Running};
@@ -125,6 +127,12 @@ enum Event {
     Call {
         session: SessionSlot,
         call: u32,
+        /// How often it was sent before.
+        sending: u32,
+    },
+    /// The patience of a request's caller is at its end.
+    GiveUp {
+        number: u64,
     },
     /// The KV of a request has come to where it decodes.
     Handed {
@@ -158,7 +166,20 @@ const MOST_AT_ONCE: u64 = 50_000_000;
 /// # Errors
 /// When the source has an error, the watcher wants no more, or nothing can move any more.
 pub fn run(config: Config, source: Source<'_>, watcher: &mut dyn Watcher) -> Result<Report, RunError> {
-    let mut world = World::new(config, source, watcher);
+    run_with(config, source, watcher, &mut Plain)
+}
+
+/// The same with callers that have tenants, promises and a will of their own.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(
+    config: Config,
+    source: Source<'_>,
+    watcher: &mut dyn Watcher,
+    callers: &mut dyn Callers,
+) -> Result<Report, RunError> {
+    let mut world = World::new(config, source, watcher, callers);
     world.go()?;
     Ok(world.report())
 }
@@ -169,6 +190,7 @@ struct World<'a> {
     source: Source<'a>,
     next: Option<Session>,
     watcher: &'a mut dyn Watcher,
+    callers: &'a mut dyn Callers,
     sessions: Sessions,
     gateway: Gateway,
     clock: StepClock,
@@ -192,7 +214,7 @@ struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    fn new(config: Config, source: Source<'a>, watcher: &'a mut dyn Watcher) -> Self {
+    fn new(config: Config, source: Source<'a>, watcher: &'a mut dyn Watcher, callers: &'a mut dyn Callers) -> Self {
         let Config {
             mut fleet,
             gateway,
@@ -216,6 +238,7 @@ impl<'a> World<'a> {
             source,
             next: None,
             watcher,
+            callers,
             sessions: Sessions::new(longest_pause, regions.len(), setup.seed),
             gateway,
             clock,
@@ -261,7 +284,8 @@ impl<'a> World<'a> {
                 Event::StepOver { instance, generation } => self.step_over(instance, generation),
                 Event::Poll => self.poll()?,
                 Event::Start => self.start()?,
-                Event::Call { session, call } => self.arrive(session, call),
+                Event::Call { session, call, sending } => self.arrive(session, call, sending),
+                Event::GiveUp { number } => self.give_up(number),
                 Event::Handed { key } => self.handed(key),
                 Event::Copied { key } => self.copied(key),
                 Event::Change(nth) => self.change(nth),
@@ -318,10 +342,10 @@ impl<'a> World<'a> {
         let mut first = None;
         self.sessions.begin(now, session, |slot, call| match first {
             None => first = Some((slot, call as u32)),
-            Some(_) => agenda.put(now, precedence::CALL, Event::Call { session: slot, call: call as u32 }),
+            Some(_) => agenda.put(now, precedence::CALL, Event::Call { session: slot, call: call as u32, sending: 0 }),
         });
         if let Some((slot, call)) = first {
-            self.arrive(slot, call);
+            self.arrive(slot, call, 0);
         }
         self.pull()
     }

@@ -56,6 +56,8 @@ pub struct Instance {
     generation: u32,
     totals: InstanceTotals,
     shape: StepShape,
+    /// Whose clients have gone; they leave at the end of the step.
+    gone: Vec<(RankId, Key)>,
     /// Steps take so many times as long; 1 but under a fault.
     slowdown: u64,
     /// Steps for which prompts have been held back: until every rank had one, and for more of them.
@@ -81,6 +83,7 @@ impl Instance {
             generation: 0,
             totals: InstanceTotals::default(),
             shape: StepShape::default(),
+            gone: Vec::new(),
             slowdown: 1,
             waited: 0,
             gathered: 0,
@@ -126,6 +129,7 @@ impl Instance {
             *rank = Rank::new(rank.shape, rank.events.is_some());
         }
         self.run = None;
+        self.gone.clear();
         self.generation = self.generation.wrapping_add(1);
         keys
     }
@@ -200,12 +204,25 @@ impl Instance {
         Some(self.announce())
     }
 
+    /// The client of a request has gone: one that waits leaves at once, one that runs at the end of the step. Returns when that is, where it has changed;
+    /// [`Self::generation`] then names it. Nothing more should be made of what still happens to it.
+    pub fn abort(&mut self, now: Nanos, rank: RankId, key: Key) -> Option<Nanos> {
+        if self.ranks[usize::from(rank.0)].drop_waiting(key) {
+            return None;
+        }
+        self.gone.push((rank, key));
+        self.cut(now)
+    }
+
     /// The run that was announced last is over: what became of whom. Call [`Self::begin`] then.
     pub fn end(&mut self, out: &mut Vec<Happened>) -> StepReport {
         let Some(run) = self.run.take() else { return StepReport::default() };
         let took = run.ramp.total_fs(run.steps);
         self.edge_fs += took;
         if run.waits {
+            for (rank, key) in std::mem::take(&mut self.gone) {
+                self.ranks[usize::from(rank.0)].drop_running(key);
+            }
             return StepReport::default();
         }
         match run.hold {
@@ -227,6 +244,9 @@ impl Instance {
         let first = out.len();
         for rank in &mut self.ranks {
             rank.advance(run.steps, out);
+        }
+        for (rank, key) in std::mem::take(&mut self.gone) {
+            self.ranks[usize::from(rank.0)].drop_running(key);
         }
         let firsts = out[first..].iter().filter(|one| !matches!(one, Happened::Finished { .. })).count();
         self.totals.output_tokens += tokens_each * run.steps + firsts as u64;

@@ -441,6 +441,27 @@ impl Rank {
         self.leave(slot)
     }
 
+    /// A request that waits leaves. False when it does not wait.
+    pub(super) fn drop_waiting(&mut self, key: Key) -> bool {
+        let Some(at) = self.waiting.iter().position(|slot| self.job(*slot).key == key) else { return false };
+        if let Some(slot) = self.waiting.remove(at) {
+            self.jobs[slot as usize] = None;
+            self.free_slots.push(slot);
+        }
+        true
+    }
+
+    /// A request leaves between two steps, if it is still there. What was computed of it stays cached while nobody needs the room.
+    pub(super) fn drop_running(&mut self, key: Key) {
+        if self.drop_waiting(key) || self.take_out(key).is_some() {
+            return;
+        }
+        let of = |slot: &&Slot| self.job(**slot).key == key;
+        let Some(slot) = self.prefilling.iter().find(of).copied() else { return };
+        self.prefilling.retain(|other| *other != slot);
+        self.leave(slot);
+    }
+
     /// Counters against what they count.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! One request from its arrival to its end, over all its attempts.
 
-use super::{Event, World, precedence};
+use super::{Answer, Asked, Event, Terms, World, precedence};
 use crate::collect::Finished;
 use crate::engine::{Happened, Job, Key};
 use crate::gateway::{Open, Wanted};
@@ -14,7 +14,10 @@ use plimsoll_load::{AttemptEnd, PlaceError};
 const MOST_ATTEMPTS: u8 = 3;
 
 /// Slots in a [`Key`]; the rest is the number of the request.
-const SLOT_BITS: u32 = 24;
+pub(super) const SLOT_BITS: u32 = 24;
+
+/// Why, where something before the gateway refused.
+const ENTRANCE: &str = "entrance";
 
 /// Where a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,10 +36,11 @@ pub(super) struct Waits {
     pub(super) number: u64,
     pub(super) arrived: Nanos,
     pub(super) session: SessionSlot,
-    pub(super) call: u32,
+    pub(super) asked: Asked,
+    pub(super) terms: Terms,
     pub(super) prompt_tokens: u64,
     output_tokens: u64,
-    max_output_tokens: Option<u64>,
+    pub(super) max_output_tokens: Option<u64>,
     pub(super) hit_rounds: u32,
     pub(super) class: Option<Class>,
     pub(super) names: Vec<BlockName>,
@@ -46,8 +50,8 @@ pub(super) struct Waits {
 pub(super) struct Request {
     pub(super) number: u64,
     pub(super) arrived: Nanos,
-    session: SessionSlot,
-    call: u32,
+    pub(super) session: SessionSlot,
+    pub(super) asked: Asked,
     pub(super) prompt_tokens: u64,
     pub(super) output_tokens: u64,
     pub(super) max_output_tokens: Option<u64>,
@@ -65,8 +69,10 @@ pub(super) struct Request {
 }
 
 impl World<'_> {
-    pub(super) fn arrive(&mut self, session: SessionSlot, call: u32) {
+    pub(super) fn arrive(&mut self, session: SessionSlot, call: u32, sending: u32) {
         let now = self.now;
+        let asked = Asked { session: self.sessions.nth(session), call, sending };
+        let terms = self.terms(asked);
         let Some(what) = self.sessions.call(session, call as usize) else { return };
         let (prompt_tokens, output_tokens) = (what.prompt.tokens().max(1), what.output_tokens.max(1));
         let max_output_tokens = what.max_output_tokens;
@@ -75,15 +81,23 @@ impl World<'_> {
         let hit_rounds = self.sessions.hit_rounds(now, session, call as usize);
         self.figures.arrived(now, self.sessions.region(session));
         let number = self.figures.requests.arrived;
+        let Some(terms) = terms else {
+            self.figures.refused(now, None, ENTRANCE);
+            return self.over(session, asked, Answer::Refused(ENTRANCE));
+        };
+        if let Some(at) = terms.gives_up_at {
+            self.agenda.put(at.max(now), precedence::CALL, Event::GiveUp { number });
+        }
         let waits = Waits {
             number,
             arrived: now,
             session,
-            call,
+            asked,
             prompt_tokens,
             output_tokens,
             max_output_tokens,
-            hit_rounds,
+            hit_rounds: terms.hit_rounds.unwrap_or(hit_rounds),
+            terms,
             class: None,
             names,
         };
@@ -97,7 +111,8 @@ impl World<'_> {
             number,
             arrived,
             session,
-            call,
+            asked,
+            terms: _,
             prompt_tokens,
             output_tokens,
             max_output_tokens,
@@ -119,8 +134,9 @@ impl World<'_> {
             let open = match self.gateway.place(now, &wanted) {
                 Ok(open) => open,
                 Err(error) => {
-                    self.figures.refused(now, class, refusal(&error));
-                    return self.nothing_done(number, session, call);
+                    let why = refusal(&error);
+                    self.figures.refused(now, class, why);
+                    return self.nothing_done(number, session, asked, Answer::Refused(why));
                 }
             };
             class = Some(open.class);
@@ -138,7 +154,7 @@ impl World<'_> {
                 number,
                 arrived,
                 session,
-                call,
+                asked,
                 prompt_tokens,
                 output_tokens,
                 max_output_tokens,
@@ -154,16 +170,17 @@ impl World<'_> {
             };
             return self.send(request, names);
         }
-        self.figures.refused(now, class, "no engine answered");
-        self.nothing_done(number, session, call);
+        let why = "no engine answered";
+        self.figures.refused(now, class, why);
+        self.nothing_done(number, session, asked, Answer::Refused(why));
     }
 
     /// Refused before an engine did anything for it.
-    pub(super) fn nothing_done(&mut self, number: u64, session: SessionSlot, call: u32) {
+    pub(super) fn nothing_done(&mut self, number: u64, session: SessionSlot, asked: Asked, answer: Answer) {
         if let Some(door) = &mut self.door {
             door.cancel(self.now, number);
         }
-        self.over(session, call);
+        self.over(session, asked, answer);
     }
 
     /// A request with its place goes to its engine.
@@ -197,24 +214,17 @@ impl World<'_> {
             Err(_) => {
                 let Some(request) = self.take(key) else { return };
                 self.gateway.failed(now, &request.open, AttemptEnd::ClientFault);
-                self.figures.refused(now, Some(request.open.class), "too long for the engine");
-                self.nothing_done(request.number, request.session, request.call);
+                let why = "too long for the engine";
+                self.figures.refused(now, Some(request.open.class), why);
+                self.nothing_done(request.number, request.session, request.asked, Answer::Refused(why));
             }
         }
     }
 
-    fn take(&mut self, key: Key) -> Option<Request> {
+    pub(super) fn take(&mut self, key: Key) -> Option<Request> {
         let request = self.requests.get_mut(slot(key)).and_then(Option::take)?;
         self.free.push(slot(key) as u32);
         Some(request)
-    }
-
-    /// A call has been answered or refused: its session goes on.
-    pub(super) fn over(&mut self, session: SessionSlot, call: u32) {
-        let agenda = &mut self.agenda;
-        self.sessions.answered(self.now, session, call as usize, |next, at| {
-            agenda.put(at, precedence::CALL, Event::Call { session, call: next as u32 });
-        });
     }
 
     /// Its engine is gone. Before the first token another one is tried; after it the stream is broken.
@@ -246,7 +256,7 @@ impl World<'_> {
             }
         }
         self.figures.failed(now, request.open.class);
-        self.nothing_done(request.number, request.session, request.call);
+        self.nothing_done(request.number, request.session, request.asked, Answer::Failed);
     }
 
     /// Tells everybody what happened in a step.
@@ -325,11 +335,12 @@ impl World<'_> {
             cached_tokens: request.cached_tokens,
             region: self.sessions.region(request.session),
         };
-        let (session, call) = (request.session, request.call as usize);
+        let (session, call) = (request.session, request.asked.call as usize);
         self.sessions.served(now, session, call, request.prompt_tokens, request.cached_tokens);
         self.figures.finished(&one, class);
         self.watcher.finished(&one);
-        self.over(request.session, request.call);
+        let cached_tokens = request.cached_tokens;
+        self.over(request.session, request.asked, Answer::Whole { first_token, cached_tokens });
     }
 }
 

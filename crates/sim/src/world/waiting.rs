@@ -1,7 +1,8 @@
 //! Requests before they have a place: those that admission lets wait.
 
 use super::requests::Waits;
-use super::{Event, World, precedence};
+use super::{Answer, Event, World, precedence};
+use crate::door::Guest;
 use plimsoll_core::Nanos;
 use plimsoll_traffic::admission::{Decision, Verdict};
 
@@ -12,16 +13,25 @@ impl World<'_> {
         let Some(door) = &mut self.door else { return self.launch(waits) };
         let (class, best) = self.gateway.classify(now, &waits.names, waits.prompt_tokens, waits.hit_rounds);
         waits.class = Some(class);
-        let prefill_tokens = waits.prompt_tokens.saturating_sub(best);
-        match door.arrive(now, &mut self.gateway, waits.number, class, waits.prompt_tokens, prefill_tokens) {
+        let guest = Guest {
+            number: waits.number,
+            class,
+            prompt_tokens: waits.prompt_tokens,
+            prefill_tokens: waits.prompt_tokens.saturating_sub(best),
+            most_output_tokens: waits.max_output_tokens,
+            terms: &waits.terms,
+            repeats: waits.asked.sending > 0,
+        };
+        match door.arrive(now, &mut self.gateway, &guest) {
             Verdict::Go(_) => self.launch(waits),
             Verdict::Wait => {
                 self.waiting.insert(waits.number, waits);
                 self.give_turns();
             }
             Verdict::Refuse(refusal) => {
-                self.figures.refused(now, Some(class), refusal.rule.as_str());
-                self.over(waits.session, waits.call);
+                let why = refusal.rule.as_str();
+                self.figures.refused(now, Some(class), why);
+                self.over(waits.session, waits.asked, Answer::Refused(why));
             }
         }
     }
@@ -39,8 +49,9 @@ impl World<'_> {
             match decision {
                 Decision::Go { .. } => self.launch(waits),
                 Decision::Refuse { refusal, .. } => {
-                    self.figures.refused(now, waits.class, refusal.rule.as_str());
-                    self.over(waits.session, waits.call);
+                    let why = refusal.rule.as_str();
+                    self.figures.refused(now, waits.class, why);
+                    self.over(waits.session, waits.asked, Answer::Refused(why));
                 }
             }
         }

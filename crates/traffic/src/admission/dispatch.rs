@@ -51,7 +51,9 @@ impl Admission {
         }
         let give_up = self.line.next_give_up()?;
         let look = now + LOOK_AGAIN;
-        Some(self.slo_due.map_or(look, |due| due.max(now)).min(look).min(give_up))
+        // No earlier than promises are looked at again, or the caller would ask without end until then.
+        let earliest = self.slo_ran.map_or(now, |ran| (ran + SLO_EVERY).max(now));
+        Some(self.slo_due.map_or(look, |due| due.max(earliest)).min(look).min(give_up))
     }
 
     /// Whether an engine could begin it now and nothing is held back from it. Where all are out, whoever finds nobody waiting hears at once

@@ -6,11 +6,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-async fn run(folder: &Path, scenario: &str, control: &str) -> Value {
+async fn run(folder: &Path, scenario: &str, control: &str, how: &[&str]) -> Value {
     let json = folder.join(format!("{scenario}-{control}.json"));
     let mut command = Command::new(binaries::plimsoll());
     command.args(["bench", "overload", "--scenario", scenario, "--control", control, "--json"]).arg(&json);
-    command.args(["--seconds", "24", "--time-scale", "2", "--engines", "2"]);
+    command.args(["--seconds", "24", "--engines", "2"]).args(how);
     let mut process = Process::start("plimsoll bench", &mut command).unwrap();
     let status = process.ended(Duration::from_secs(120)).await;
     assert!(status.success(), "{status}\n{}", process.output());
@@ -26,7 +26,12 @@ async fn every_request_is_counted_once_under_every_control() {
     let folder = tempfile::tempdir().unwrap();
     let mut offered = Vec::new();
     for control in ["none", "uniform", "static", "plimsoll"] {
-        let report = run(folder.path(), "D", control).await;
+        let report = run(folder.path(), "D", control, &["--time-scale", "2"]).await;
+        let played = run(folder.path(), "D", control, &["--simulated"]).await;
+        let names = |report: &Value| report.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(&played), names(&report));
+        assert_eq!((&played["simulated"], &report["simulated"]), (&true.into(), &false.into()));
+        assert_eq!(count(&played["all"], "requests"), count(&report["all"], "requests"), "the same plan");
         let all = &report["all"];
         let classes: Vec<&Value> = ["high", "medium", "low"].map(|class| &report["classes"][class]).to_vec();
         assert_eq!(classes.iter().map(|class| count(class, "requests")).sum::<u64>(), count(all, "requests"));

@@ -6,17 +6,12 @@
 //! stands before it differ. What was refused is counted with what was served: a control that refuses everybody has fine
 //! latencies.
 //!
-//! Tokens are divided by [`SCALE`] and the engines slowed down by it, so that waits and steps last as long as at full size
-//! while two cores can compute them. Class bounds and the times that are promised go with it. Figures are of this model of
-//! a fleet, not of a GPU.
+//! The plan is the simulator's ([`plimsoll_sim::overload`]), and with `--simulated` it plays it: the same decisions on a virtual clock, in seconds.
 
 mod drive;
 mod entrance;
-mod figures;
 mod fleet;
-mod plan;
 mod report;
-mod shape;
 
 use crate::commands::demo::above_zero;
 use crate::commands::demo::signals::Signals;
@@ -24,14 +19,10 @@ use crate::{Failure, output, runtime};
 use clap::{Args, ValueEnum};
 use drive::Drive;
 use fleet::Fleet;
-use plan::Plan;
-use report::Report;
-use shape::Shape;
+use plimsoll_sim::overload::{self, Plan, SCALE, Shape, Simulation};
+use report::{Report, Way};
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// Lengths are divided by it, and engines slowed down by it.
-pub(super) const SCALE: u64 = 16;
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -89,9 +80,23 @@ pub struct OverloadArgs {
     /// Rate of `uniform` in tokens per second; give `admitted_tokens_per_s` of a run to compare with [default: what the engines can do]
     #[arg(long, value_name = "N", value_parser = above_zero)]
     pub uniform_tokens_per_s: Option<f64>,
+    /// Play it on a virtual clock in place of real processes: the same plan, decisions and figures, in seconds
+    #[arg(long, conflicts_with = "time_scale")]
+    pub simulated: bool,
     /// Seed of arrivals and lengths
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+}
+
+impl From<Scenario> for overload::Scenario {
+    fn from(scenario: Scenario) -> Self {
+        match scenario {
+            Scenario::A => overload::Scenario::A,
+            Scenario::B => overload::Scenario::B,
+            Scenario::C => overload::Scenario::C,
+            Scenario::D => overload::Scenario::D,
+        }
+    }
 }
 
 /// Runs one scenario under one control.
@@ -100,15 +105,42 @@ pub struct OverloadArgs {
 /// A trace that cannot be read, a process that does not start, a file that cannot be written, an interruption.
 pub fn run(args: &OverloadArgs) -> Result<(), Failure> {
     let shape = match &args.trace {
-        Some(path) => Shape::read(path)?,
+        Some(path) => Shape::read(path).map_err(|why| Failure::usage(format!("--trace {why}")))?,
         None => Shape::fitted(),
     };
-    let capacity = fleet::capacity_tokens_per_s(args.engines)?;
-    let plan = Plan::new(args.scenario, &shape, capacity, args.seconds, args.seed);
+    let capacity = overload::capacity_tokens_per_s(args.engines).map_err(Failure::failed)?;
+    let plan = Plan::new(args.scenario.into(), &shape, capacity, args.seconds, args.seed);
+    if args.simulated {
+        return simulated(args, &plan, &shape);
+    }
     let runtime = runtime::multi_thread()?;
     let result = runtime.block_on(with_fleet(args, &plan, &shape));
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
+}
+
+fn simulated(args: &OverloadArgs, plan: &Plan, shape: &Shape) -> Result<(), Failure> {
+    let control = match args.control {
+        Control::None => overload::Control::None,
+        Control::Uniform => {
+            let tokens_per_s = args.uniform_tokens_per_s.unwrap_or(plan.capacity_tokens_per_s);
+            overload::Control::Uniform { tokens_per_s }
+        }
+        Control::Static => overload::Control::Static,
+        Control::Plimsoll => overload::Control::Plimsoll,
+    };
+    let done = overload::simulate(&Simulation::new(plan, args.engines, control)).map_err(Failure::failed)?;
+    tell(args, &Report::new(args, plan, shape, &done, Way::Simulated))
+}
+
+/// To standard output, and to the file.
+fn tell(args: &OverloadArgs, report: &Report) -> Result<(), Failure> {
+    output::data(&report.table())?;
+    if let Some(path) = &args.json {
+        std::fs::write(path, report.json())
+            .map_err(|error| Failure::failed(format!("--json {}: cannot be written: {error}", path.display())))?;
+    }
+    Ok(())
 }
 
 async fn with_fleet(args: &OverloadArgs, plan: &Plan, shape: &Shape) -> Result<(), Failure> {
@@ -137,11 +169,5 @@ async fn work(args: &OverloadArgs, plan: &Plan, shape: &Shape, fleet: &mut Fleet
     let entrance = entrance::Entrance::new(args, plan, fleet)?;
     let done = Drive::new(args, fleet, entrance)?.run(plan).await;
     let lateness = fleet.lateness().await;
-    let report = Report::new(args, plan, shape, &done, lateness);
-    output::data(&report.table())?;
-    if let Some(path) = &args.json {
-        std::fs::write(path, report.json())
-            .map_err(|error| Failure::failed(format!("--json {}: cannot be written: {error}", path.display())))?;
-    }
-    Ok(())
+    tell(args, &Report::new(args, plan, shape, &done, Way::Real(lateness)))
 }

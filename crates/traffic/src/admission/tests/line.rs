@@ -109,3 +109,23 @@ fn one_long_prompt_on_each_engine_is_no_alarm() {
     let next = world.arrive(plain(Class::Low, 20_000));
     assert_eq!(world.refusal(next), None);
 }
+
+/// Seen in the simulator: a promise that could not bear waiting was due at once, and looked at only five milliseconds later; until then the caller was told
+/// to look again now.
+#[test]
+fn nobody_is_told_to_look_again_and_again_at_one_moment() {
+    let mut world = World::new(Rules::default(), &[KNOWN; 2]);
+    for _ in 0..400 {
+        world.arrive(Arrival { first_token_by: Some(world.now + seconds(1.0)), ..plain(Class::High, 1_000) });
+        let mut looks = 0;
+        let until = world.now + Nanos::from_millis(20);
+        while let Some(at) = world.admission.next_look(world.now).filter(|at| *at < until) {
+            world.sleep(at.max(world.now + Nanos(1)).since(world.now));
+            world.dispatch();
+            looks += 1;
+            assert!(looks < 20, "{looks} looks in 20 ms");
+        }
+        world.sleep(until.since(world.now));
+        world.dispatch();
+    }
+}

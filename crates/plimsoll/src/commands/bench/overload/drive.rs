@@ -3,50 +3,17 @@
 use super::OverloadArgs;
 use super::entrance::Entrance;
 use super::fleet::{Fleet, tenant_key};
-use super::plan::{Ask, Plan};
 use crate::commands::demo::client::{Client, NoAnswer};
 use crate::commands::demo::stream::{self, Answer};
 use crate::{Failure, output};
 use bytes::Bytes;
 use indicatif::{ProgressBar, ProgressStyle};
+use plimsoll_sim::overload::{Ask, Done, Outcome, PATIENCE_S, Plan, repeat_after_s};
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
-
-/// A client that has no whole answer after so many scenario seconds gives up.
-pub(super) const PATIENCE_S: f64 = 60.0;
-/// Pause before a repetition, in scenario seconds, by attempt.
-const REPEAT_S: [f64; 3] = [0.3, 0.6, 1.2];
-
-/// What came of one request; times in scenario seconds from its arrival.
-#[derive(Clone, Debug)]
-pub(super) enum Outcome {
-    Served {
-        ttft_s: f64,
-        e2e_s: f64,
-        uncached_tokens: u64,
-        output_tokens: u64,
-    },
-    Refused {
-        code: String,
-        after_s: f64,
-    },
-    /// No whole answer within [`PATIENCE_S`].
-    GaveUp,
-    Failed {
-        code: String,
-    },
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Done {
-    /// Index in the plan.
-    pub ask: usize,
-    pub outcome: Outcome,
-    pub sent: u32,
-}
 
 pub(super) struct Drive {
     shared: Arc<Shared>,
@@ -82,7 +49,7 @@ impl Drive {
             tokio::time::sleep_until(due.into()).await;
             let (shared, ask) = (Arc::clone(&self.shared), ask.clone());
             running.spawn(async move {
-                let (outcome, sent) = shared.one(&ask, due).await;
+                let (outcome, sent) = shared.one(&ask, begun, due).await;
                 Done { ask: index, outcome, sent }
             });
             while let Some(ended) = running.try_join_next() {
@@ -131,13 +98,13 @@ fn bar(requests: usize) -> Option<ProgressBar> {
 
 impl Shared {
     /// One request with its repetitions.
-    async fn one(&self, ask: &Ask, due: Instant) -> (Outcome, u32) {
+    async fn one(&self, ask: &Ask, begun: Instant, due: Instant) -> (Outcome, u32) {
         let patience = Duration::from_secs_f64(PATIENCE_S / self.time_scale);
         let body = body(ask);
         let mut sent = 0;
         loop {
             let left = patience.saturating_sub(due.elapsed());
-            let outcome = if self.entrance.admits(ask) {
+            let outcome = if self.entrance.admits(ask, begun.elapsed().as_secs_f64() * self.time_scale) {
                 let answered = tokio::time::timeout(left, self.send(ask, body.clone(), sent, due)).await;
                 answered.unwrap_or(Outcome::GaveUp)
             } else {
@@ -147,8 +114,7 @@ impl Shared {
             if !matches!(outcome, Outcome::Refused { .. }) || sent > self.repeats {
                 return (outcome, sent);
             }
-            let pause = REPEAT_S[(sent as usize - 1).min(REPEAT_S.len() - 1)];
-            tokio::time::sleep(Duration::from_secs_f64(pause / self.time_scale)).await;
+            tokio::time::sleep(Duration::from_secs_f64(repeat_after_s(sent) / self.time_scale)).await;
         }
     }
 

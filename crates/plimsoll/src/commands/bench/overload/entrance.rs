@@ -1,26 +1,17 @@
-//! What stands before the gateway under the controls that are not its own.
-//!
-//! Both are the best case of their kind: they cost nothing and refuse at once.
-//! - `uniform`: one token bucket for everything, refilled at a fixed rate, two seconds deep.
-//! - `static`: Dynamo's busy threshold. A request is refused while every engine has more than a fixed number of tokens
-//!   to prefill (its `--active-prefill-tokens-threshold`, 20,000 in the runs it is known from), as last seen; loads are read every
-//!   50 ms, as its own are.
+//! What stands before the gateway under the controls that are not its own, before real processes.
 
 use super::fleet::Fleet;
-use super::plan::{Ask, Plan};
-use super::{Control, OverloadArgs, SCALE};
+use super::{Control, OverloadArgs};
 use crate::Failure;
+use plimsoll_sim::overload::entrance::{BUSY_TOKENS, Bucket, LOOK_EVERY};
+use plimsoll_sim::overload::{Ask, Plan};
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::task::JoinHandle;
-
-const BURST_S: f64 = 2.0;
-const BUSY_TOKENS: u64 = 20_000 / SCALE;
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 pub(super) enum Entrance {
     Open,
@@ -29,40 +20,13 @@ pub(super) enum Entrance {
     Busy(Arc<AtomicU64>, JoinHandle<()>),
 }
 
-pub(super) struct Bucket {
-    per_s: f64,
-    tokens: f64,
-    at: Instant,
-    time_scale: f64,
-}
-
-impl Bucket {
-    fn new(per_s: f64, time_scale: f64, now: Instant) -> Self {
-        Bucket { per_s, tokens: per_s * BURST_S, at: now, time_scale }
-    }
-
-    fn take(&mut self, cost_tokens: u64, now: Instant) -> bool {
-        let passed = now.saturating_duration_since(self.at).as_secs_f64() * self.time_scale;
-        self.at = now;
-        let deepest = self.per_s * BURST_S;
-        self.tokens = (self.tokens + passed * self.per_s).min(deepest);
-        // What is larger than the bucket goes when the bucket is full.
-        let cost = (cost_tokens as f64).min(deepest);
-        let fits = self.tokens >= cost;
-        if fits {
-            self.tokens -= cost;
-        }
-        fits
-    }
-}
-
 impl Entrance {
     pub(super) fn new(args: &OverloadArgs, plan: &Plan, fleet: &Fleet) -> Result<Entrance, Failure> {
         Ok(match args.control {
             Control::None | Control::Plimsoll => Entrance::Open,
             Control::Uniform => {
                 let per_s = args.uniform_tokens_per_s.unwrap_or(plan.capacity_tokens_per_s);
-                Entrance::Bucket(Mutex::new(Bucket::new(per_s, args.time_scale, Instant::now())))
+                Entrance::Bucket(Mutex::new(Bucket::new(per_s)))
             }
             Control::Static => {
                 let (least, operator) = (Arc::new(AtomicU64::new(0)), fleet.operator()?);
@@ -72,7 +36,7 @@ impl Entrance {
                         if let Some(tokens) = operator.get("/admin/engines").await.as_ref().and_then(least_busy) {
                             seen.store(tokens, Ordering::Relaxed);
                         }
-                        tokio::time::sleep(LOOK_EVERY).await;
+                        tokio::time::sleep(Duration::from_nanos(LOOK_EVERY.0)).await;
                     }
                 });
                 Entrance::Busy(least, reading)
@@ -80,12 +44,12 @@ impl Entrance {
         })
     }
 
-    /// Whether it may go on to the gateway.
-    pub(super) fn admits(&self, ask: &Ask) -> bool {
+    /// Whether it may go on to the gateway, at this second of the scenario.
+    pub(super) fn admits(&self, ask: &Ask, now_s: f64) -> bool {
         match self {
             Entrance::Open => true,
             Entrance::Bucket(bucket) => {
-                bucket.lock().unwrap_or_else(PoisonError::into_inner).take(ask.cost_tokens(), Instant::now())
+                bucket.lock().unwrap_or_else(PoisonError::into_inner).take(ask.cost_tokens(), now_s)
             }
             Entrance::Busy(least, _) => least.load(Ordering::Relaxed) <= BUSY_TOKENS,
         }
@@ -112,19 +76,6 @@ fn least_busy(engines: &Value) -> Option<u64> {
 mod tests {
     use super::*;
     use serde_json::json;
-
-    #[test]
-    fn a_bucket_lets_its_rate_through() {
-        let start = Instant::now();
-        let mut bucket = Bucket::new(100.0, 2.0, start);
-        let mut passed = 0;
-        // Twice as fast: fifty real seconds are a hundred of the scenario.
-        for tick in 0..5_000u64 {
-            passed += u64::from(bucket.take(7, start + Duration::from_millis(10 * tick))) * 7;
-        }
-        assert!((9_990..=10_210).contains(&passed), "{passed}");
-        assert!(bucket.take(1_000_000, start + Duration::from_secs(60)), "a full bucket holds anything");
-    }
 
     #[test]
     fn the_least_busy_engine_counts_all_its_ranks() {

@@ -1,25 +1,19 @@
 //! The processes: engines in timing mode, and a gateway before them.
 
-use super::plan::{Plan, TENANTS, class_rules, promised};
-use super::{Control, OverloadArgs, SCALE};
+use super::{Control, OverloadArgs};
 use crate::Failure;
 use crate::commands::demo::children::Children;
 use crate::commands::demo::client::Client;
 use crate::commands::demo::fleet::addresses;
 use crate::commands::demo::process::Process;
 use plimsoll_pools::prometheus::samples;
-use plimsoll_timing::StepShape;
+use plimsoll_sim::overload::{self, PROFILE, Plan, SCALE, TENANTS, class_rules, promised};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// Llama 3 8B on one H100.
-const PROFILE: &str = "h100-llama3-8b";
-/// A scheduler step's tokens, scaled from the profile's 8,192.
-const TOKEN_BUDGET: u64 = 8_192 / SCALE;
-const PAGE_TOKENS: u64 = 16;
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
 /// How far the machine was behind the engines' schedule.
@@ -29,15 +23,6 @@ pub(super) struct Lateness {
     pub steps: f64,
     /// Seconds that were given up, all engines.
     pub lost_s: f64,
-}
-
-/// Tokens that the engines prefill in a second at most, in scenario time: full steps with half a context behind them.
-pub(super) fn capacity_tokens_per_s(engines: u16) -> Result<f64, Failure> {
-    let profile = plimsoll_timing::find(PROFILE).map_err(Failure::failed)?;
-    let mut step = StepShape::default();
-    step.add_prefill(TOKEN_BUDGET, TOKEN_BUDGET, true);
-    let seconds = profile.step_time(&step).as_secs_f64() * SCALE as f64;
-    Ok(f64::from(engines) * TOKEN_BUDGET as f64 / seconds)
 }
 
 pub(super) fn tenant_key(tenant: usize) -> String {
@@ -139,8 +124,7 @@ impl Operator {
 }
 
 fn engine_args(args: &OverloadArgs) -> Result<Vec<String>, Failure> {
-    let profile = plimsoll_timing::find(PROFILE).map_err(Failure::failed)?;
-    let scaled = |tokens: u64| (tokens / SCALE / PAGE_TOKENS * PAGE_TOKENS).to_string();
+    let shape = overload::engine_shape().map_err(Failure::failed)?;
     let mut all = vec!["engine".to_owned()];
     let mut flag = |name: &str, value: String| all.extend([format!("--{name}"), value]);
     flag("listen", "127.0.0.1:0".into());
@@ -148,11 +132,11 @@ fn engine_args(args: &OverloadArgs) -> Result<Vec<String>, Failure> {
     flag("kv-events-replay-endpoint", "tcp://127.0.0.1:0".into());
     flag("timing", PROFILE.into());
     flag("timing-speedup", (args.time_scale / SCALE as f64).to_string());
-    flag("page-tokens", PAGE_TOKENS.to_string());
-    flag("kv-tokens", scaled(profile.serving.kv_tokens));
-    flag("context-tokens", scaled(profile.serving.context_tokens));
-    flag("token-budget", TOKEN_BUDGET.to_string());
-    flag("max-running", "64".into());
+    flag("page-tokens", shape.page_tokens.to_string());
+    flag("kv-tokens", shape.kv_tokens.to_string());
+    flag("context-tokens", shape.context_tokens.to_string());
+    flag("token-budget", shape.token_budget.to_string());
+    flag("max-running", shape.max_running.to_string());
     // A stock engine takes whatever comes, in its order.
     flag("max-waiting", "1000000".into());
     flag("schedule-policy", "fcfs".into());
@@ -209,4 +193,44 @@ fn settings(args: &OverloadArgs, plan: &Plan, engines: &[&str]) -> String {
         let _ = write!(text, "[[engines]]\nurl = {}\n", json!(url));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_gateway::state;
+    use plimsoll_gateway::traffic::rules;
+    use plimsoll_settings::Settings;
+    use plimsoll_sim::overload::{Control as Played, Shape, Simulation};
+
+    /// What is played on the virtual clock is what the processes are told.
+    #[test]
+    fn the_simulated_gateway_is_set_as_the_real_one() {
+        let args = OverloadArgs {
+            scenario: crate::commands::bench::overload::Scenario::A,
+            control: Control::Plimsoll,
+            json: None,
+            seconds: 8,
+            time_scale: 1.0,
+            engines: 4,
+            trace: None,
+            uniform_tokens_per_s: None,
+            simulated: false,
+            seed: 1,
+        };
+        let capacity = overload::capacity_tokens_per_s(args.engines).unwrap();
+        let plan = Plan::new(args.scenario.into(), &Shape::fitted(), capacity, args.seconds, args.seed);
+        let text = settings(&args, &plan, &["http://127.0.0.1:1"; 4]);
+        let real: Settings = toml::from_str(&text).unwrap();
+        let played = Simulation::new(&plan, args.engines, Played::Plimsoll);
+        assert_eq!(rules(&real), Some(played.rules));
+        assert_eq!(state::class_rules(&real), class_rules());
+        let mut scheduler = state::scheduler_config(&real);
+        scheduler.health = played.scheduler.health;
+        scheduler.record_candidates = played.scheduler.record_candidates;
+        let rounded = (scheduler.assumed_prefill_tokens_per_s - played.scheduler.assumed_prefill_tokens_per_s).abs();
+        assert!(rounded < 0.1, "{rounded}");
+        scheduler.assumed_prefill_tokens_per_s = played.scheduler.assumed_prefill_tokens_per_s;
+        assert_eq!(scheduler, played.scheduler);
+    }
 }

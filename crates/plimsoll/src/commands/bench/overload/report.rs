@@ -1,12 +1,9 @@
 //! The figures of a run as a table and as JSON.
 
-use super::drive::{Done, Outcome, PATIENCE_S};
-use super::figures::{Figures, in_time};
+use super::OverloadArgs;
 use super::fleet::Lateness;
-use super::plan::{Plan, TENANTS};
-use super::shape::Shape;
-use super::{OverloadArgs, SCALE};
 use plimsoll_core::Class;
+use plimsoll_sim::overload::{Done, Figures, PATIENCE_S, Percentiles, Plan, SCALE, Shape, TENANTS, Whole};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -18,33 +15,24 @@ pub(super) struct Report {
     whole: Whole,
 }
 
-/// Of the whole run.
-struct Whole {
-    /// Cost of what was let in, per second of the scenario: computed prompt tokens and output.
-    admitted_tokens_per_s: f64,
-    /// Cost served in time while there was too much, as a share of what the engines can do.
-    crowd_goodput_of_capacity: f64,
-    /// Cost served at all in that time, likewise.
-    crowd_served_of_capacity: f64,
-    /// GPU time of requests that were served too late.
-    wasted_gpu_s: f64,
-    sends: u64,
+/// How it was run.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Way {
+    /// By processes, which kept their schedule so well as far as they say.
+    Real(Option<Lateness>),
+    Simulated,
 }
 
 impl Report {
-    pub(super) fn new(
-        args: &OverloadArgs,
-        plan: &Plan,
-        shape: &Shape,
-        done: &[Done],
-        late: Option<Lateness>,
-    ) -> Report {
+    pub(super) fn new(args: &OverloadArgs, plan: &Plan, shape: &Shape, done: &[Done], way: Way) -> Report {
+        let late = if let Way::Real(late) = way { late } else { None };
         let classes =
             Class::ALL.map(|class| (class, Figures::of(plan, done, |ask| ask.class == class))).into_iter().collect();
         let name = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
         let head = json!({
             "scenario": format!("{:?}", args.scenario),
             "control": name(&args.control),
+            "simulated": matches!(way, Way::Simulated),
             "seconds": args.seconds,
             "time_scale": args.time_scale,
             "token_scale": SCALE,
@@ -62,7 +50,7 @@ impl Report {
             classes,
             all: Figures::of(plan, done, |_| true),
             tenants: (0..TENANTS).map(|tenant| Figures::of(plan, done, |ask| ask.tenant == tenant)).collect(),
-            whole: Whole::of(args, plan, done),
+            whole: Whole::of(plan, args.engines, done),
         }
     }
 
@@ -95,7 +83,7 @@ impl Report {
         );
         let rows = self.classes.iter().map(|(class, figures)| (class.as_str(), figures)).chain([("all", &self.all)]);
         for (name, figures) in rows {
-            let row = |p: &super::figures::Percentiles| {
+            let row = |p: &Percentiles| {
                 let one = |value: Option<f64>| value.map_or("-".to_owned(), |ms| format!("{ms:.0}"));
                 format!("{}/{}/{}", one(p.p50), one(p.p90), one(p.p99))
             };
@@ -114,9 +102,11 @@ impl Report {
         }
         let whole = &self.whole;
         let late = self.head["engine_late_steps_ratio"].as_f64().zip(self.head["engine_lost_s"].as_f64());
-        let late = late.map_or("whether the engines kept up is not known".to_owned(), |(steps, lost_s)| {
-            format!("engines late in {:.1} % of steps, {lost_s:.1} s given up", steps * 100.0)
-        });
+        let late = match late {
+            Some((steps, lost_s)) => format!("engines late in {:.1} % of steps, {lost_s:.1} s given up", steps * 100.0),
+            None if self.head["simulated"] == true => "simulated: a virtual clock".to_owned(),
+            None => "whether the engines kept up is not known".to_owned(),
+        };
         let _ = writeln!(
             out,
             "\nwhile there was too much: {:.0} % of capacity served, {:.0} % in time; {:.1} GPU seconds spent on answers that \
@@ -134,38 +124,5 @@ impl Report {
             self.tenants.iter().map(|tenant| format!("{:.2} %", tenant.slo_attainment * 100.0)).collect();
         let _ = writeln!(out, "in time by tenant: {}", tenants.join(", "));
         out
-    }
-}
-
-impl Whole {
-    fn of(args: &OverloadArgs, plan: &Plan, done: &[Done]) -> Whole {
-        let (mut admitted, mut wasted, mut crowd_served, mut crowd_good, mut sends) = (0u64, 0u64, 0u64, 0u64, 0u64);
-        for done in done {
-            let ask = &plan.asks[done.ask];
-            sends += u64::from(done.sent);
-            match &done.outcome {
-                Outcome::Served { ttft_s, uncached_tokens, output_tokens, .. } => {
-                    let cost = uncached_tokens + output_tokens;
-                    admitted += cost;
-                    let good = in_time(ask, &done.outcome);
-                    wasted += if good { 0 } else { cost };
-                    if plan.crowd.contains(&(ask.at + ttft_s)) {
-                        crowd_served += cost;
-                        crowd_good += if good { cost } else { 0 };
-                    }
-                }
-                Outcome::GaveUp => admitted += ask.cost_tokens(),
-                Outcome::Refused { .. } | Outcome::Failed { .. } => {}
-            }
-        }
-        let crowd = (plan.crowd.end - plan.crowd.start) * plan.capacity_tokens_per_s;
-        let per_engine = plan.capacity_tokens_per_s / f64::from(args.engines);
-        Whole {
-            admitted_tokens_per_s: admitted as f64 / plan.seconds,
-            crowd_goodput_of_capacity: crowd_good as f64 / crowd,
-            crowd_served_of_capacity: crowd_served as f64 / crowd,
-            wasted_gpu_s: wasted as f64 / per_engine,
-            sends,
-        }
     }
 }

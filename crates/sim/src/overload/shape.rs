@@ -5,21 +5,23 @@
 //! would be scenarios of their own: the rhythm is kept within a half and one and a half of the mean.
 
 use super::SCALE;
-use crate::Failure;
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 use std::ops::Range;
 use std::path::Path;
 
 /// Scenario seconds of one beat.
-pub(super) const BEAT_S: f64 = 10.0;
+const BEAT_S: f64 = 10.0;
 
-pub(super) struct Shape {
+/// Lengths and rhythm.
+#[derive(Clone, Debug)]
+pub struct Shape {
     /// Prompt and answer, in scaled tokens.
     rows: Vec<(u64, u64)>,
     /// Load of each beat against the mean.
     rhythm: Vec<f64>,
-    pub(super) source: &'static str,
+    /// Where they come from, for people.
+    pub source: &'static str,
 }
 
 /// Quantiles of prompt and answer lengths of the whole hour that the trace covers, in tokens.
@@ -36,7 +38,8 @@ fn scaled(prompt: f64, answer: f64) -> (u64, u64) {
 
 impl Shape {
     /// The published quantiles, for where the trace is not.
-    pub(super) fn fitted() -> Self {
+    #[must_use]
+    pub fn fitted() -> Self {
         let at = |points: &[(f64, f64)], p: f64| {
             let above = points.partition_point(|(q, _)| *q < p).clamp(1, points.len() - 1);
             let ((q0, v0), (q1, v1)) = (points[above - 1], points[above]);
@@ -52,8 +55,11 @@ impl Shape {
     }
 
     /// The trace itself: `TIMESTAMP,ContextTokens,GeneratedTokens`.
-    pub(super) fn read(path: &Path) -> Result<Self, Failure> {
-        let wrong = |what: &str| Failure::usage(format!("--trace {}: {what}", path.display()));
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong with it, and where.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let wrong = |what: &str| format!("{}: {what}", path.display());
         let text = std::fs::read_to_string(path).map_err(|error| wrong(&error.to_string()))?;
         let (mut rows, mut counts, mut first) = (Vec::new(), Vec::new(), None);
         for (index, line) in text.lines().enumerate().skip(1) {
@@ -145,6 +151,6 @@ mod tests {
         assert_eq!(shape.rows[0], (100, 2));
         assert!(shape.beat(0.0) <= 3.0 * shape.beat(15.0) + 1e-9);
         std::fs::write(&path, text + "nonsense\n").unwrap();
-        assert!(Shape::read(&path).err().unwrap().message.contains("line 102"));
+        assert!(Shape::read(&path).unwrap_err().contains("line 102"));
     }
 }

@@ -20,7 +20,10 @@ const TURN_TOKENS: u64 = 1_200 / SCALE;
 /// Share of requests that come from new users when the hit rate has fallen.
 const NEW_USERS: f64 = 0.55;
 const ANSWER_TOKENS: u64 = 4;
-pub(super) const TENANTS: usize = 4;
+/// Tenants, numbered from 0.
+pub const TENANTS: usize = 4;
+/// The one that sends more in scenario C.
+pub const LOUD_TENANT: usize = 0;
 /// How many times as much one of them sends in scenario C.
 const LOUD: f64 = 10.0;
 /// First token promised, in seconds by prompt tokens: the gateway's defaults, scaled.
@@ -29,7 +32,7 @@ const PROMISED: [(u64, f64); 5] =
 
 /// One request.
 #[derive(Clone, Debug)]
-pub(super) struct Ask {
+pub struct Ask {
     /// Second of the scenario.
     pub at: f64,
     pub tenant: usize,
@@ -46,12 +49,15 @@ pub(super) struct Ask {
 
 impl Ask {
     /// What it costs the engines at least, in tokens.
-    pub(super) fn cost_tokens(&self) -> u64 {
+    #[must_use]
+    pub fn cost_tokens(&self) -> u64 {
         self.prompt_tokens - self.hit_tokens + self.output_tokens
     }
 }
 
-pub(super) struct Plan {
+/// Everything that is asked, and when.
+#[derive(Clone, Debug)]
+pub struct Plan {
     /// By time.
     pub asks: Vec<Ask>,
     pub capacity_tokens_per_s: f64,
@@ -63,7 +69,8 @@ pub(super) struct Plan {
 }
 
 /// Class rules in scaled tokens.
-pub(super) fn class_rules() -> ClassRules {
+#[must_use]
+pub fn class_rules() -> ClassRules {
     let rules = ClassRules::default();
     ClassRules {
         high_uncached_tokens: rules.high_uncached_tokens / SCALE,
@@ -72,12 +79,15 @@ pub(super) fn class_rules() -> ClassRules {
     }
 }
 
-pub(super) fn promised() -> impl Iterator<Item = (u64, f64)> {
+/// Seconds from arrival to first token that are promised to class high, by prompt tokens up to which.
+pub fn promised() -> impl Iterator<Item = (u64, f64)> {
     PROMISED.into_iter()
 }
 
 impl Plan {
-    pub(super) fn new(scenario: Scenario, shape: &Shape, capacity: f64, seconds: u64, seed: u64) -> Plan {
+    /// `capacity`: tokens per second that the engines can do; loads are multiples of it.
+    #[must_use]
+    pub fn new(scenario: Scenario, shape: &Shape, capacity: f64, seconds: u64, seed: u64) -> Plan {
         let seconds = seconds as f64;
         let crowd = seconds / 4.0..seconds * 3.0 / 4.0;
         let mut draw = Draw { shape, random: ChaCha8Rng::seed_from_u64(seed), next_session: 0, asks: Vec::new() };
@@ -111,7 +121,7 @@ impl Plan {
                 for (tenant, part) in (0..TENANTS).flat_map(|tenant| parts.clone().map(|part| (tenant, part))) {
                     draw.stream(part, each, |draw, at| draw.usual(at, Some(tenant)));
                 }
-                draw.stream(crowd.clone(), (LOUD - 1.0) * each, |draw, at| draw.usual(at, Some(0)));
+                draw.stream(crowd.clone(), (LOUD - 1.0) * each, |draw, at| draw.usual(at, Some(LOUD_TENANT)));
             }
             Scenario::D => {
                 for part in parts {
@@ -127,7 +137,8 @@ impl Plan {
     }
 
     /// Offered cost in the crowd, as a share of capacity.
-    pub(super) fn crowd_load(&self) -> f64 {
+    #[must_use]
+    pub fn crowd_load(&self) -> f64 {
         let tokens: u64 = self.asks.iter().filter(|ask| self.crowd.contains(&ask.at)).map(Ask::cost_tokens).sum();
         tokens as f64 / (self.crowd.end - self.crowd.start) / self.capacity_tokens_per_s
     }

@@ -3,7 +3,7 @@
 //! Every request counts, in every figure: one that was refused, failed or was given up missed its promise, and in a percentile it is
 //! slower than all that were served. A percentile that falls among those is `None`, which is not zero.
 
-use super::drive::{Done, Outcome};
+use super::outcome::{Done, Outcome, in_time};
 use super::plan::{Ask, Plan};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -14,8 +14,9 @@ const SHORT_S: f64 = 10.0;
 /// A window in which more than this share missed is an incident.
 const MISSED: f64 = 0.01;
 
+/// Milliseconds; `None` where it falls among requests without an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Percentiles {
+pub struct Percentiles {
     pub p50: Option<f64>,
     pub p90: Option<f64>,
     pub p99: Option<f64>,
@@ -23,7 +24,7 @@ pub(super) struct Percentiles {
 
 /// Of one class or tenant, or of all.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Figures {
+pub struct Figures {
     pub requests: u64,
     /// Share of requests whose first token came as promised.
     pub slo_attainment: f64,
@@ -43,12 +44,10 @@ pub(super) struct Figures {
     pub codes: BTreeMap<String, u64>,
 }
 
-pub(super) fn in_time(ask: &Ask, outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Served { ttft_s, .. } if *ttft_s <= ask.promised_s)
-}
-
 impl Figures {
-    pub(super) fn of(plan: &Plan, done: &[Done], counts: impl Fn(&Ask) -> bool) -> Figures {
+    /// Of those requests of a plan that count.
+    #[must_use]
+    pub fn of(plan: &Plan, done: &[Done], counts: impl Fn(&Ask) -> bool) -> Figures {
         let chosen: Vec<(&Ask, &Outcome)> =
             done.iter().map(|done| (&plan.asks[done.ask], &done.outcome)).filter(|(ask, _)| counts(ask)).collect();
         let mut figures = Figures { requests: chosen.len() as u64, ..Figures::default() };
