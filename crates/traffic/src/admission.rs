@@ -88,6 +88,8 @@ pub struct Admission {
     changed: bool,
     slo_ran: Option<Nanos>,
     slo_due: Option<Nanos>,
+    /// Until when the pool may serve others before a promise of a class, or of one above it, is broken; as of the last look.
+    may_stand_until: [Option<Nanos>; 3],
 }
 
 /// What the level says of a class at the moment.
@@ -118,6 +120,7 @@ impl Admission {
             changed: false,
             slo_ran: None,
             slo_due: None,
+            may_stand_until: [None; 3],
             rules,
         }
     }
@@ -421,6 +424,7 @@ impl Admission {
             prefill_tokens: arrival.prefill_tokens,
             first_token_by,
             service: self.service(arrival.service, arrival.prefill_tokens),
+            work: self.service(None, arrival.prefill_tokens),
             on_miss,
             give_up,
             answer_by: arrival.answer_by,

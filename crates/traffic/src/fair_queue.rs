@@ -293,6 +293,15 @@ impl<K: Ord + Clone, T: Ord + Clone> FairQueue<K, T> {
         class.tenants.get(tenant)?.requests.first_key_value().map(|(_, request)| request)
     }
 
+    /// What a class has had beyond its share, in its own tokens, against the class furthest behind among those that wait; zero where none does.
+    #[must_use]
+    pub fn lead_tokens(&self, class: Class) -> u64 {
+        let waits = |other: &&ClassQueue<K, T>| other.depth.requests > 0;
+        let furthest = self.classes.iter().filter(waits).map(|other| other.start).min().unwrap_or(Virtual::MAX);
+        let lead = self.classes[class as usize].start.saturating_sub(furthest);
+        u64::try_from((lead * u128::from(self.weights.of(class))) >> 20).unwrap_or(u64::MAX)
+    }
+
     /// Takes out who is next, of the classes that may go.
     pub fn pop(&mut self, may_go: impl Fn(Class) -> bool) -> Option<Waiting<K, T>> {
         let key = self.peek(may_go)?.key.clone();

@@ -19,11 +19,13 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::num::NonZeroU32;
 
+mod by_class;
 mod engines;
 mod exact;
 #[cfg(test)]
 mod tests;
 
+pub use by_class::{ByClass, feasible_by_class};
 pub use engines::Engines;
 
 /// What may be done with a request.

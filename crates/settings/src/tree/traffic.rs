@@ -67,7 +67,7 @@ impl Default for Traffic {
             demand_memory_ms: 30_000,
             weights: Weights::default(),
             queue: Queue::default(),
-            engine_queue_ms: 500,
+            engine_queue_ms: 1_000,
             engine_queue_tokens: 4_096,
             long_prefill_ms: 1_000,
             max_wait_ms: 600_000,

@@ -6,7 +6,7 @@ use super::room::Need;
 use super::rules::OnSloMiss;
 use super::verdict::{Decision, Go, GoWhy, Refusal, Rule};
 use super::{Admission, PoolView};
-use crate::slo::{Engines, feasible_set};
+use crate::slo::{ByClass, Engines, feasible_by_class};
 use plimsoll_core::{Class, Nanos, RequestId};
 
 /// The feasible set is looked at again at most this often. It takes some 30 us; what changes meanwhile is seen by the next
@@ -81,7 +81,7 @@ impl Admission {
             self.memory_short[class as usize] = None;
         }
         let mut passed = [false; 3];
-        while let Some(first) = self.line.peek(|class| !passed[class as usize]) {
+        while let Some(first) = self.first_in_turn(passed, now) {
             let Some(class) = self.line.get(first).map(|waiter| waiter.class) else { break };
             let Some(key) = self.next_of(class, first, now) else {
                 passed[class as usize] = true;
@@ -114,6 +114,23 @@ impl Admission {
         }
     }
 
+    /// Who is next of the classes that are not gone round: by the shares of the classes, but for a class whose promises are about to be broken.
+    fn first_in_turn(&self, passed: [bool; 3], now: Nanos) -> Option<RequestId> {
+        let pressed = Class::ALL.into_iter().find(|class| !passed[*class as usize] && self.is_pressed(*class, now));
+        self.line.peek(|class| !passed[class as usize] && pressed.is_none_or(|pressed| class == pressed))
+    }
+
+    /// Promises of this class can all be kept, but not if the engines are given as much as they may be of others: the class goes before those below it, on
+    /// credit. It pays back when it can wait, and its credit is what the pool does while a class may have nothing.
+    fn is_pressed(&self, class: Class, now: Nanos) -> bool {
+        let until = self.may_stand_until[class as usize];
+        until.is_some_and(|until| until <= now + self.rules.engine_queue)
+            && self.line.depth_of(class).requests > 0
+            && self.capacity_tokens_per_s().is_some_and(|capacity| {
+                self.line.lead_tokens(class) as f64 <= capacity * self.rules.aging.as_secs_f64()
+            })
+    }
+
     /// Who of a class goes: the first in turn. Where that one is long and held back, the first behind it that is not, of those in front: what
     /// is short waits for no long one that may not go.
     fn next_of(&self, class: Class, first: RequestId, now: Nanos) -> Option<RequestId> {
@@ -136,12 +153,17 @@ impl Admission {
     fn check_promises(&mut self, now: Nanos) {
         let due = self.changed || self.slo_due.is_some_and(|due| due <= now);
         let early = self.slo_ran.is_some_and(|ran| now.since(ran) < SLO_EVERY);
-        if self.line.promised() == 0 || !due || early {
+        if self.line.promised() == 0 {
+            self.may_stand_until = [None; 3];
+            return;
+        }
+        if !due || early {
             return;
         }
         (self.changed, self.slo_ran, self.slo_due) = (false, Some(now), None);
         let Some(engines) = Engines::new(self.room.free_at(now)) else { return };
-        let verdict = feasible_set(&self.line.jobs(SLO_WINDOW), &engines);
+        let ByClass { verdict, slack } = feasible_by_class(&self.line.jobs(SLO_WINDOW), &engines);
+        self.may_stand_until = slack.map(|slack| slack.map(|slack| now + slack));
         self.slo_due = verdict.slack.map(|slack| now + slack);
         for refused in verdict.refused {
             if let Some(waiter) = self.line.get(refused.key).copied() {

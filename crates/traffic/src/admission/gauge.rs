@@ -2,7 +2,7 @@
 
 use super::room::Room;
 use super::rules::Rules;
-use crate::level::{HeldLevel, Levels, SmoothLevel, pool_levels};
+use crate::level::{HeldLevel, Levels, SmoothLevel};
 use plimsoll_core::{Class, Nanos};
 
 /// Both stages of one pool.
@@ -26,7 +26,7 @@ impl Gauge {
 
     /// Measures. What waits here is work in front of the engines too: with late binding most of it is here.
     pub(crate) fn update(&mut self, now: Nanos, room: &Room, queued_tokens: u64, target_wait: Nanos) {
-        let mut levels = pool_levels(room.loads(), target_wait);
+        let mut levels = room.levels(target_wait);
         if let (Some(prefill), Some(rate)) = (levels.prefill, room.tokens_per_s()) {
             let queued = queued_tokens as f64 / (rate * target_wait.as_secs_f64());
             levels.prefill = Some(if queued.is_finite() { (prefill + queued).min(1.0) } else { prefill });

@@ -18,6 +18,8 @@ pub(crate) struct Waiter {
     pub first_token_by: Nanos,
     /// From the moment an engine begins it to its first token; `None` while no rate is known.
     pub service: Option<Nanos>,
+    /// For how long it keeps the engine from others: less than its service where an engine computes several at once. `None` while no rate is known.
+    pub work: Option<Nanos>,
     /// It may be refused when that cannot be kept.
     pub on_miss: Option<OnSloMiss>,
     /// When it is answered if it has not gone: no later than this.
@@ -33,16 +35,23 @@ impl Waiter {
 
     fn job(&self, key: RequestId) -> Option<Job<RequestId>> {
         let standing = if self.on_miss.is_some() { Standing::Promised } else { Standing::Unbound };
-        Some(Job { key, deadline: self.first_token_by, service: self.service?, standing })
+        let service = self.service?;
+        let work = self.work.map_or(service, |work| work.min(service));
+        // Added up is what keeps engines busy; what a request takes beyond that it takes beside others, and must be done by so much earlier.
+        Some(Job { key, deadline: self.first_token_by - (service - work), service: work, standing })
     }
 }
+
+/// A request as the rule of promises sees it.
+type ClassJob = (Class, Job<RequestId>);
 
 /// The queue and its indexes.
 #[derive(Debug)]
 pub(crate) struct Line {
     queue: FairQueue<RequestId, Arc<str>>,
     waiters: BTreeMap<RequestId, Waiter>,
-    by_deadline: BTreeSet<(Nanos, RequestId)>,
+    /// With what the rule needs of each, so that a look walks one list; `None` while no rate is known.
+    by_deadline: BTreeMap<(Nanos, RequestId), Option<ClassJob>>,
     by_give_up: BTreeSet<(Nanos, RequestId)>,
     by_arrival: [BTreeSet<(Nanos, RequestId)>; 3],
     prefill_tokens: u64,
@@ -64,7 +73,7 @@ impl Line {
         Line {
             queue: FairQueue::new(bounds, weights),
             waiters: BTreeMap::new(),
-            by_deadline: BTreeSet::new(),
+            by_deadline: BTreeMap::new(),
             by_give_up: BTreeSet::new(),
             by_arrival: Default::default(),
             prefill_tokens: 0,
@@ -132,9 +141,8 @@ impl Line {
     }
 
     /// Jobs in deadline order, at most `most`.
-    pub(crate) fn jobs(&self, most: usize) -> Vec<Job<RequestId>> {
-        let nearest = self.by_deadline.iter().take(most);
-        nearest.filter_map(|(_, key)| self.waiters.get(key)?.job(*key)).collect()
+    pub(crate) fn jobs(&self, most: usize) -> Vec<ClassJob> {
+        self.by_deadline.values().take(most).filter_map(|job| *job).collect()
     }
 
     /// Requests that may be refused for their promise.
@@ -157,6 +165,11 @@ impl Line {
         self.by_arrival[class as usize].first().map(|(at, _)| *at)
     }
 
+    /// What a class was served beyond its share, in tokens, against others that wait.
+    pub(crate) fn lead_tokens(&self, class: Class) -> u64 {
+        self.queue.lead_tokens(class)
+    }
+
     pub(crate) fn depth(&self) -> Depth {
         self.queue.depth()
     }
@@ -170,7 +183,8 @@ impl Line {
     }
 
     fn enter(&mut self, key: RequestId, waiter: Waiter) {
-        self.by_deadline.insert((waiter.first_token_by, key));
+        let job = waiter.job(key).map(|job| (waiter.class, job));
+        self.by_deadline.insert((waiter.first_token_by, key), job);
         self.by_give_up.insert((waiter.give_up, key));
         self.by_arrival[waiter.class as usize].insert((waiter.arrived, key));
         self.prefill_tokens = self.prefill_tokens.saturating_add(waiter.prefill_tokens);

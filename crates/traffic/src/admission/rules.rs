@@ -62,7 +62,7 @@ impl Default for Rules {
             demand_memory: Nanos::from_secs(30),
             weights: Weights::default(),
             bounds: Bounds { requests: 8_192, bytes: 1 << 30, tokens: 256 << 20 },
-            engine_queue: Nanos::from_millis(500),
+            engine_queue: Nanos::from_secs(1),
             engine_queue_tokens: 4_096,
             long_prefill: Nanos::from_secs(1),
             max_wait: Nanos::from_secs(600),

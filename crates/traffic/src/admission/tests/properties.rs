@@ -157,4 +157,38 @@ proptest! {
             prop_assert!(answered);
         }
     }
+
+    /// A class whose promises are at stake goes before its share, on credit: whoever of the low class was admitted waits at most for that credit longer than by
+    /// the weights alone.
+    #[test]
+    fn nobody_starves_for_promises_to_a_higher_class(
+        high_tokens in 100u64..2_000, low_tokens in 1_000u64..16_000, overload in 1.0f64..3.0, within_ms in 500u64..5_000,
+    ) {
+        let rate = 8_000.0;
+        let quotas = crate::quota::Quotas::new(vec![(1.0, 1.0)], vec![(1.0, 1.0)], vec![(1.0, 1.0)]).unwrap();
+        let rules = Rules { quotas, aging: Nanos::from_secs(3), ..Rules::default() };
+        let credit_tokens = rate * rules.aging.as_secs_f64();
+        let mut world = World::new(rules, &[Some(rate)]);
+        let mut owed = 0.0;
+        let mut bounds = Vec::new();
+        for step in 0..6_000u64 {
+            owed += rate * overload * STEP.as_secs_f64();
+            while owed >= high_tokens as f64 {
+                owed -= high_tokens as f64;
+                let first_token_by = Some(world.now + Nanos::from_millis(within_ms));
+                world.arrive(Arrival { first_token_by, ..plain(Class::High, high_tokens) });
+            }
+            if step % 400 == 0 {
+                let ahead = world.admission.snapshot(world.now).classes[2].depth.tokens + low_tokens;
+                let by_weight = 9.0 * ahead as f64 + 9.0 * low_tokens as f64 + 2.0 * high_tokens as f64 + 8_192.0;
+                let bound = Nanos::from_secs_f64((by_weight + credit_tokens + high_tokens as f64) / rate);
+                bounds.push((world.arrive(plain(Class::Low, low_tokens)), bound));
+            }
+            world.step();
+        }
+        for (key, bound) in bounds {
+            let waited = world.wait_of(key).unwrap_or(world.now.since(world.at[&key]));
+            prop_assert!(waited <= bound, "{} waited {} of at most {}", key, waited, bound);
+        }
+    }
 }

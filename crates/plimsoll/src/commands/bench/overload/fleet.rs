@@ -176,7 +176,7 @@ fn settings(args: &OverloadArgs, plan: &Plan, engines: &[&str]) -> String {
         ms(5_000.0),
         ms(2_000.0),
         ms(30_000.0),
-        ms(500.0),
+        ms(1_000.0),
         4_096 / SCALE,
         ms(1_000.0),
         ms(15_000.0),
