@@ -18,7 +18,7 @@ pub use figures::{Figures, Percentiles};
 pub use outcome::{Done, Outcome, PATIENCE_S, Whole, in_time, repeat_after_s};
 pub use plan::{Ask, LOUD_TENANT, Plan, TENANTS, class_rules, promised};
 pub use shape::Shape;
-pub use simulate::{Simulation, simulate};
+pub use simulate::{Simulation, saturation_of_capacity, simulate};
 
 use crate::engine::EngineShape;
 use plimsoll_timing::StepShape;

@@ -230,7 +230,8 @@ impl Sessions {
             (session, prompt, hit) = (draw.session(), CONTEXT_TOKENS.start, 0);
         }
         self.0[index] = (session, prompt);
-        draw.ask(at, None, session, prompt, hit, ANSWER_TOKENS)
+        // All turns of a session are one tenant's.
+        draw.ask(at, Some(session as usize % TENANTS), session, prompt, hit, ANSWER_TOKENS)
     }
 }
 

@@ -1,9 +1,12 @@
 //! The figures of a run as a table and as JSON.
 
-use super::OverloadArgs;
 use super::fleet::Lateness;
+use super::{OverloadArgs, Scenario};
 use plimsoll_core::Class;
-use plimsoll_sim::overload::{Done, Figures, PATIENCE_S, Percentiles, Plan, SCALE, Shape, TENANTS, Whole};
+use plimsoll_sim::overload::{
+    Ask, Done, Figures, LOUD_TENANT, PATIENCE_S, Percentiles, Plan, SCALE, Shape, TENANTS, Whole,
+    saturation_of_capacity,
+};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -12,8 +15,12 @@ pub(super) struct Report {
     classes: Vec<(Class, Figures)>,
     all: Figures,
     tenants: Vec<Figures>,
+    /// In scenario C: who sends ten times as much, and the others, by class.
+    loud: Option<[ByClass; 2]>,
     whole: Whole,
 }
+
+type ByClass = Vec<(Class, Figures)>;
 
 /// How it was run.
 #[derive(Clone, Copy, Debug)]
@@ -26,8 +33,10 @@ pub(super) enum Way {
 impl Report {
     pub(super) fn new(args: &OverloadArgs, plan: &Plan, shape: &Shape, done: &[Done], way: Way) -> Report {
         let late = if let Way::Real(late) = way { late } else { None };
-        let classes =
-            Class::ALL.map(|class| (class, Figures::of(plan, done, |ask| ask.class == class))).into_iter().collect();
+        let by_class = |of: &dyn Fn(&Ask) -> bool| -> ByClass {
+            Class::ALL.map(|class| (class, Figures::of(plan, done, |ask| ask.class == class && of(ask)))).to_vec()
+        };
+        let loud = |ask: &Ask| ask.tenant == LOUD_TENANT;
         let name = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
         let head = json!({
             "scenario": format!("{:?}", args.scenario),
@@ -41,13 +50,15 @@ impl Report {
             "source": shape.source,
             "capacity_tokens_per_s": plan.capacity_tokens_per_s,
             "crowd_load": plan.crowd_load(),
+            "saturation_of_capacity": saturation_of_capacity(plan, args.engines).ok(),
             "client_patience_s": PATIENCE_S,
             "engine_late_steps_ratio": late.map(|late| late.steps),
             "engine_lost_s": late.map(|late| late.lost_s),
         });
         Report {
             head,
-            classes,
+            classes: by_class(&|_| true),
+            loud: (args.scenario == Scenario::C).then(|| [by_class(&loud), by_class(&|ask| !loud(ask))]),
             all: Figures::of(plan, done, |_| true),
             tenants: (0..TENANTS).map(|tenant| Figures::of(plan, done, |ask| ask.tenant == tenant)).collect(),
             whole: Whole::of(plan, args.engines, done),
@@ -61,6 +72,13 @@ impl Report {
         }
         report["all"] = json!(self.all);
         report["tenants"] = json!(self.tenants);
+        let classes =
+            |of: &ByClass| of.iter().map(|(class, f)| (class.as_str().to_owned(), json!(f))).collect::<Value>();
+        report["loud_tenant"] = self.loud.as_ref().map_or(Value::Null, |[loud, _]| classes(loud));
+        report["quiet_tenants"] = self.loud.as_ref().map_or(Value::Null, |[_, quiet]| classes(quiet));
+        let saturation = self.head["saturation_of_capacity"].as_f64().filter(|most| *most > 0.0);
+        report["crowd_goodput_of_saturation"] =
+            json!(saturation.map(|most| self.whole.crowd_goodput_of_capacity / most));
         report["jitter_minutes"] = json!(self.classes.iter().map(|(_, f)| f.jitter_minutes).sum::<u64>());
         report["jitter_10s"] = json!(self.classes.iter().map(|(_, f)| f.jitter_10s).sum::<u64>());
         let whole = &self.whole;
@@ -101,6 +119,10 @@ impl Report {
             );
         }
         let whole = &self.whole;
+        let most = self.head["saturation_of_capacity"].as_f64();
+        let most = most.map_or_else(String::new, |most| {
+            format!(" ({:.0} % are the most that engines serve of this crowd, simulated)", most * 100.0)
+        });
         let late = self.head["engine_late_steps_ratio"].as_f64().zip(self.head["engine_lost_s"].as_f64());
         let late = match late {
             Some((steps, lost_s)) => format!("engines late in {:.1} % of steps, {lost_s:.1} s given up", steps * 100.0),
@@ -109,7 +131,7 @@ impl Report {
         };
         let _ = writeln!(
             out,
-            "\nwhile there was too much: {:.0} % of capacity served, {:.0} % in time; {:.1} GPU seconds spent on answers that \
+            "\nwhile there was too much: {:.0} % of capacity served, {:.0} % in time{most}; {:.1} GPU seconds spent on answers that \
              came too late\nadmitted {:.0} tokens/s over the run; {late}",
             whole.crowd_served_of_capacity * 100.0,
             whole.crowd_goodput_of_capacity * 100.0,
@@ -123,6 +145,13 @@ impl Report {
         let tenants: Vec<String> =
             self.tenants.iter().map(|tenant| format!("{:.2} %", tenant.slo_attainment * 100.0)).collect();
         let _ = writeln!(out, "in time by tenant: {}", tenants.join(", "));
+        if let Some([loud, quiet]) = &self.loud {
+            let row = |of: &ByClass| {
+                let all = of.iter().map(|(class, f)| format!("{class} {:.2} %", f.slo_attainment * 100.0));
+                all.collect::<Vec<_>>().join(", ")
+            };
+            let _ = writeln!(out, "the loud one: {}; the others: {}", row(loud), row(quiet));
+        }
         out
     }
 }
