@@ -156,7 +156,7 @@ async fn add(State(context): State<Context>, body: Bytes) -> Answer {
     let mut checked = Settings { engines: vec![settings.clone()], ..Settings::default() };
     checked.admin.token = None;
     if let Some(problem) = checked.validate().into_iter().find(|p| p.path.starts_with("engines")) {
-        return Err(refuse(ErrorCode::InvalidRequest, format!("`{}` {}", problem.path, problem.message)));
+        return Err(refuse(ErrorCode::InvalidRequest, problem.message.replace("engines[0].", "")));
     }
     let spelling = |url: &str| url.trim_end_matches('/').to_ascii_lowercase();
     let same = |url: &str| spelling(url) == spelling(&settings.url);
@@ -288,7 +288,7 @@ async fn set_traffic(State(context): State<Context>, body: Bytes) -> Answer {
         .map_err(|e| refuse(ErrorCode::InvalidRequest, format!("these are no settings of `traffic`: {e}")))?;
     // Files named elsewhere in the settings may have gone meanwhile; that is not asked here.
     if let Some(problem) = settings.validate().into_iter().find(|p| p.path.starts_with("traffic")) {
-        return Err(refuse(ErrorCode::InvalidRequest, format!("`{}` {}", problem.path, problem.message)));
+        return Err(refuse(ErrorCode::InvalidRequest, problem.message.replace("engines[0].", "")));
     }
     shared.apply(settings);
     tracing::info!("traffic settings changed through the admin api");

@@ -102,6 +102,7 @@ pub struct Metrics {
     pub health_changes: Family<EngineWord, Counter>,
     pub aborts: Family<EngineWord, Counter>,
     pub placement_seconds: Histogram,
+    pub engine_info: Family<EngineInfo, Gauge>,
     pub engine_health: Family<EngineWord, Gauge>,
     pub engine_requests: Family<EngineLabel, Gauge>,
     pub engine_prefill_tokens: Family<EngineLabel, Gauge>,
@@ -156,6 +157,15 @@ pub struct Metrics {
 
 /// One DP rank of an engine.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct EngineInfo {
+    pub engine: u32,
+    pub url: String,
+    /// `sglang`, `vllm` or `openai`; `unknown` until it has answered.
+    pub kind: String,
+    pub version: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct CacheLabel {
     pub engine: u32,
     pub dp_rank: u16,
@@ -209,6 +219,7 @@ families! {
     (health_changes, "engine_health_changes", "Health transitions of an engine, by the state entered", Family::default()),
     (aborts, "engine_aborts", "Abort calls to engines by result", Family::default()),
     (placement_seconds, "placement_seconds", "Time one choice of an engine took", Histogram::new([1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 1e-3])),
+    (engine_info, "engine_info", "1 for every engine: its number in the other metrics, its address, and what it is", Family::default()),
     (engine_health, "engine_health", "1 for the state an engine is in", Family::default()),
     (engine_requests, "engine_requests", "Requests in flight on an engine, from the ledger", Family::default()),
     (engine_prefill_tokens, "engine_uncached_prefill_tokens", "Uncached prompt tokens waiting on an engine, from the ledger", Family::default()),

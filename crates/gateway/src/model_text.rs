@@ -139,6 +139,11 @@ impl ModelTexts {
         }
     }
 
+    /// Each model, whether its folder has a chat template, and who makes its tokens.
+    pub fn described(&self) -> impl Iterator<Item = (&str, bool, TokenMode)> {
+        self.0.iter().map(|(name, served)| (name.as_str(), served.text.chat.is_some(), served.mode))
+    }
+
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -162,7 +162,12 @@ fn local(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
 /// Large tokenizers take seconds to read.
 async fn load_texts(settings: &Settings) -> Result<ModelTexts, String> {
     let settings = settings.clone();
-    tokio::task::spawn_blocking(move || ModelTexts::load(&settings)).await.unwrap_or_else(|e| Err(e.to_string()))
+    let loaded = tokio::task::spawn_blocking(move || ModelTexts::load(&settings)).await;
+    let texts = loaded.unwrap_or_else(|error| Err(error.to_string()))?;
+    for (model, ..) in texts.described().filter(|(_, has_template, _)| !has_template) {
+        tracing::warn!(model, "its folder has no chat template: chats are not tokenised, and compared by their text");
+    }
+    Ok(texts)
 }
 
 fn load_tls(settings: &Settings) -> Result<Option<TlsAcceptor>, String> {

@@ -11,7 +11,7 @@ use crate::funnel::Funnels;
 use crate::idempotency::Idempotency;
 use crate::kv_view::KvViews;
 use crate::metrics::{
-    CacheLabel, EngineCoefficient, EngineLabel, EngineStage, EngineWord, Metrics, ModelLabel, OTHER_MODEL,
+    CacheLabel, EngineCoefficient, EngineInfo, EngineLabel, EngineStage, EngineWord, Metrics, ModelLabel, OTHER_MODEL,
 };
 use crate::model_text::{ModelTexts, segment_cache};
 use crate::pending::PendingWork;
@@ -233,6 +233,7 @@ impl Shared {
                 metrics.engine_prefill_rate.get_or_create(&engine).set(rate);
             }
         }
+        self.render_engine_info();
         self.render_latency_models();
         self.render_cache_view();
         crate::traffic::show::render(self);
@@ -272,6 +273,22 @@ impl Shared {
             {
                 metrics.latency_coefficient.get_or_create(&EngineCoefficient { engine, coefficient }).set(value);
             }
+        }
+    }
+
+    /// Numbers change when engines come and go: those of today, and no others.
+    fn render_engine_info(&self) {
+        self.metrics.engine_info.clear();
+        for (id, engine) in self.fleet.all().iter() {
+            let found = engine.capability.load_full();
+            let unknown = || "unknown".to_owned();
+            let info = EngineInfo {
+                engine: id.0,
+                url: engine.endpoint().url().to_owned(),
+                kind: found.as_ref().map_or_else(unknown, |found| found.kind.to_string()),
+                version: found.and_then(|found| found.version.clone()).unwrap_or_else(unknown),
+            };
+            self.metrics.engine_info.get_or_create(&info).set(1);
         }
     }
 

@@ -94,6 +94,7 @@ pub struct RankLoad {
     pub foreign_kv_tokens: Option<f64>,
     pub capacity_kv_tokens: Option<u64>,
     /// Age of the last report.
+    #[serde(rename = "report_age_ns")]
     pub report_age: Option<Nanos>,
 }
 

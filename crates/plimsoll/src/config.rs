@@ -92,6 +92,8 @@ fn refuse(problems: &Problems) -> Failure {
             "docs/reference/settings.md lists every key; `plimsoll check --print-schema` prints them for an editor",
         )
     } else {
-        failure.hint("`plimsoll check --print-config` shows what the settings come to")
+        failure.hint(
+            "docs/reference/settings.md lists every key with its default, and how flags and the environment spell it",
+        )
     }
 }

@@ -158,6 +158,17 @@ pub enum TokenMode {
     Owned,
 }
 
+impl TokenMode {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            TokenMode::Passthrough => "passthrough",
+            TokenMode::Auto => "auto",
+            TokenMode::Owned => "owned",
+        }
+    }
+}
+
 /// How prompts are tokenised here, for the models that name a tokenizer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]

@@ -11,8 +11,10 @@ use super::urgency::SloHeaders;
 use crate::request::{Request, Task};
 use axum::Json;
 use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 pub(crate) async fn handle(
@@ -28,9 +30,12 @@ pub(crate) async fn handle(
         Ok::<_, ApiError>((fields, inputs))
     })
     .await?;
-    if !matches!(fields.text("encoding_format")?, None | Some("float")) {
-        return Err(ApiError::field("encoding_format", "only float is supported by this engine"));
-    }
+    // OpenAI's own client asks for base64 unless told otherwise.
+    let packed = match fields.text("encoding_format")? {
+        None | Some("float") => false,
+        Some("base64") => true,
+        Some(_) => return Err(ApiError::field("encoding_format", "must be float or base64")),
+    };
     if fields.get("dimensions").is_some() {
         return Err(ApiError::field("dimensions", "is not supported by this engine"));
     }
@@ -50,7 +55,8 @@ pub(crate) async fn handle(
             return Err(error.unwrap_or_else(|| ApiError::new(503, "aborted", "the request was aborted")));
         };
         tokens += ticket.prompt_tokens;
-        data.push(json!({"object": "embedding", "index": index, "embedding": vector}));
+        let embedding = if packed { packed_floats(&vector) } else { json!(vector) };
+        data.push(json!({"object": "embedding", "index": index, "embedding": embedding}));
     }
     Ok(Json(json!({
         "object": "list",
@@ -59,4 +65,10 @@ pub(crate) async fn handle(
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }))
     .into_response())
+}
+
+/// Little-endian floats of 32 bits, one behind the other, as base64.
+fn packed_floats(vector: &[f32]) -> Value {
+    let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
+    Value::String(STANDARD.encode(bytes))
 }

@@ -87,7 +87,7 @@ fn wrong_fields_are_named() {
         (generate, json!({"text": [" ship", " load"], "rid": ["a"]}), "rid"),
         (generate, json!({"text": long}), "text"),
         ("/v1/embeddings", json!({"input": 7}), "input"),
-        ("/v1/embeddings", json!({"input": " ship", "encoding_format": "base64"}), "encoding_format"),
+        ("/v1/embeddings", json!({"input": " ship", "encoding_format": "hex"}), "encoding_format"),
     ];
     for (path, body, name) in cases {
         let answer = server.post(path, &body);

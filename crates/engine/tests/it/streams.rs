@@ -1,6 +1,8 @@
 //! What answers look like, streamed and not, on both faces.
 
 use crate::client::{Server, config};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use plimsoll_engine::{EngineConfig, WORDS};
 use serde_json::{Value, json};
 
@@ -196,4 +198,10 @@ fn embeddings_are_real() {
     assert_eq!(answer["usage"]["prompt_tokens"], 61);
     let again = server.ask("/v1/embeddings", &body);
     assert_eq!(again["data"], answer["data"]);
+    // As OpenAI's own client asks for them.
+    let packed = json!({"model": "plimsoll-tiny", "input": " anchor", "encoding_format": "base64"});
+    let packed = server.ask("/v1/embeddings", &packed);
+    let bytes = STANDARD.decode(packed["data"][0]["embedding"].as_str().unwrap()).unwrap();
+    let floats = bytes.as_chunks::<4>().0.iter().map(|four| f64::from(f32::from_le_bytes(*four)));
+    assert!(floats.zip(vector(2)).all(|(packed, plain)| (packed - plain).abs() < 1e-6) && bytes.len() > 4);
 }

@@ -30,7 +30,11 @@ pub(super) async fn identify(
     };
     let models = spec(&engine.settings(), &found).models;
     if models.is_empty() {
-        return Err("the engine names no model; set `engines.models` for it".into());
+        let why = found.degraded.iter().find(|sentence| sentence.contains("401") || sentence.contains("403"));
+        return Err(match why {
+            Some(why) => format!("the engine wants a key: set `engines[].api_key` (`serve --api-key`); {why}"),
+            None => "the engine names no model; set `engines[].models` for it".to_owned(),
+        });
     }
     let same = |old: &Capability| {
         old.kind == found.kind && old.version == found.version && old.model_names() == found.model_names()

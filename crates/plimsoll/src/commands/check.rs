@@ -9,11 +9,12 @@ mod probe;
 
 use crate::cli::CheckArgs;
 use crate::{Failure, output};
+use plimsoll_gateway::model_text::ModelTexts;
 
 /// Checks, or prints what was asked for.
 ///
 /// # Errors
-/// A wrong config (2), an engine that does not answer (1).
+/// A wrong config or a tokenizer that cannot be read (2), an engine that does not answer (1).
 pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     if args.print_schema {
         let schema = serde_json::to_string_pretty(&plimsoll_settings::json_schema());
@@ -28,6 +29,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
         let text = toml::to_string(&settings).map_err(|error| Failure::failed(error.to_string()))?;
         return output::data(&text);
     }
-    output::data(&plan::describe(&settings))?;
+    let texts = ModelTexts::load(&settings).map_err(Failure::usage)?;
+    output::data(&plan::describe(&settings, &texts))?;
     if args.probe { probe::run(&settings) } else { Ok(()) }
 }

@@ -1,10 +1,11 @@
 //! What `serve` would do, in words.
 
+use plimsoll_gateway::model_text::ModelTexts;
 use plimsoll_settings::{Engine, Settings};
 use std::fmt::Write as _;
 
 /// One line per thing that would happen, for people.
-pub(super) fn describe(settings: &Settings) -> String {
+pub(super) fn describe(settings: &Settings, texts: &ModelTexts) -> String {
     let mut text = String::from("config    ok\n");
     let mut line = |name: &str, what: &str| {
         let _ = writeln!(text, "{name:<9} {what}");
@@ -17,6 +18,12 @@ pub(super) fn describe(settings: &Settings) -> String {
     for engine in &settings.engines {
         line("", &describe_engine(engine));
     }
+    line("models", if texts.is_empty() { "no tokenizer named: prompts are compared by their text" } else { "" });
+    for (model, has_template, mode) in texts.described() {
+        let chats = if has_template { "" } else { "; no chat template: chats are compared by their text" };
+        line("", &format!("{model}: tokenizer read, token_mode {}{chats}", mode.as_str()));
+    }
+    line("traffic", if settings.traffic.enabled { "classes, quotas and deadlines as in [traffic]" } else { "off" });
     line("decisions", &decisions(settings));
     line("traces", &traces(settings));
     line("log", &format!("{}, as {} on stderr", settings.telemetry.log, settings.telemetry.log_format.as_str()));

@@ -5,6 +5,7 @@ use plimsoll_pools::capability::Capability;
 use plimsoll_pools::http::{Endpoint, EndpointOptions};
 use plimsoll_pools::probe::probe;
 use plimsoll_settings::{Engine, Settings};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) fn run(settings: &Settings) -> Result<(), Failure> {
     let runtime = runtime::multi_thread()?;
     let asked: Vec<_> = settings.engines.iter().map(|engine| runtime.spawn(ask(engine.clone()))).collect();
-    let mut silent = 0;
+    let (mut silent, mut served) = (0, BTreeSet::new());
     for (engine, answer) in settings.engines.iter().zip(asked) {
         let answer = runtime.block_on(answer).map_err(Failure::failed)?;
         let said = answer.map_or_else(
@@ -23,9 +24,16 @@ pub(super) fn run(settings: &Settings) -> Result<(), Failure> {
                 silent += 1;
                 format!("no use: {why}")
             },
-            |capability| describe(&capability),
+            |capability| {
+                served.extend(capability.model_names().into_iter().chain(engine.models.iter().cloned()));
+                describe(&capability)
+            },
         );
         output::data(&format!("probe     {}: {said}\n", engine.url))?;
+    }
+    for model in settings.models.iter().filter(|model| silent == 0 && !served.contains(&model.name)) {
+        let names = served.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        output::data(&format!("models    `{}` is served by no engine (they serve {names})\n", model.name))?;
     }
     match silent {
         0 => Ok(()),

@@ -46,7 +46,7 @@ impl Source {
         )?;
         match answer.status.as_u16() {
             200 => Ok(answer.body.to_vec()),
-            401 => Err(Failure::failed(format!("{url} wants another token"))
+            401 => Err(Failure::failed(format!("{url} wants a token, or another one"))
                 .hint("give `--admin-token`, or set PLIMSOLL_ADMIN__TOKEN")),
             status => Err(Failure::failed(format!("{url}{path} answered {status}"))
                 .hint("`--admin` must be the operators' address, not the clients'")),

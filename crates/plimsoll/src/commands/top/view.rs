@@ -44,7 +44,7 @@ fn engines(now: &Sample) -> Table {
     });
     Table {
         title: "engines",
-        head: &["id", "url", "state", "requests", "prefill waiting", "kv", "prefill tok/s", "model error"],
+        head: &["id", "url", "state", "requests", "prefill waiting", "kv", "prefill tok/s", "latency error"],
         rows: rows.collect(),
     }
 }

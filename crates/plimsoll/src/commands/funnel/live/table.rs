@@ -96,6 +96,9 @@ fn notes(out: &mut String, model: &Value) {
         unmeasured.filter(|(_, n)| count(n) > 0).map(|(why, n)| format!("{why} {}", count(n))).collect();
     if !why.is_empty() {
         let _ = writeln!(out, "not measured: {}", why.join(", "));
+        if why.iter().any(|why| why.starts_with("no_token_ids")) {
+            let _ = writeln!(out, "no_token_ids: name the model's tokenizer in `[[models]]` to have them measured");
+        }
     }
     let silent = count(&model["ranks_without_capacity"]);
     if silent > 0 {
