@@ -13,7 +13,7 @@ pub mod round_robin;
 use crate::ask::Ask;
 use crate::config::{PolicyKind, SchedulerConfig};
 use crate::roster::Row;
-use plimsoll_core::{Nanos, Target};
+use plimsoll_core::{LegRole, Nanos, Target};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -137,9 +137,9 @@ pub trait Placement: fmt::Debug + Send {
         true
     }
 
-    /// What its next choice for this model depends on besides what it will be shown. `None`: it does not say, and its choices
+    /// What its next choice for this model and role depends on besides what it will be shown. `None`: it does not say, and its choices
     /// cannot be made again from their records.
-    fn state(&self, _model: &str) -> Option<State> {
+    fn state(&self, _model: &str, _role: LegRole) -> Option<State> {
         None
     }
 }

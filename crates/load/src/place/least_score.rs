@@ -6,7 +6,7 @@
 
 use super::{Choice, Placement, Reason, State, TIE_FLOOR_S, View};
 use crate::ask::Ask;
-use plimsoll_core::Nanos;
+use plimsoll_core::{LegRole, Nanos};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -52,7 +52,7 @@ impl Placement for LeastScore {
         tied().nth(nth).map(|(index, _)| Choice { index, reason })
     }
 
-    fn state(&self, _model: &str) -> Option<State> {
+    fn state(&self, _model: &str, _role: LegRole) -> Option<State> {
         u64::try_from(self.draws.get_word_pos()).ok().map(State::Drawn)
     }
 }

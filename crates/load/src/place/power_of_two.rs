@@ -5,7 +5,7 @@
 
 use super::{Choice, Placement, Reason, State, View};
 use crate::ask::Ask;
-use plimsoll_core::Nanos;
+use plimsoll_core::{LegRole, Nanos};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -42,7 +42,7 @@ impl Placement for PowerOfTwo {
         Some(Choice { index: if better { second } else { first }, reason: Reason::BetterOfTwo })
     }
 
-    fn state(&self, _model: &str) -> Option<State> {
+    fn state(&self, _model: &str, _role: LegRole) -> Option<State> {
         u64::try_from(self.draws.get_word_pos()).ok().map(State::Drawn)
     }
 }

@@ -49,7 +49,7 @@ impl Scheduler {
         let loads = Numbers { roster: &self.roster, price: &price, ask };
         let view = View { model: &pool.model, candidates, tie_fraction: self.config.tie_fraction, loads: &loads };
         let recorded = self.config.record_candidates;
-        let state = if recorded > 0 { self.policy.state(&pool.model) } else { None };
+        let state = if recorded > 0 { self.policy.state(&pool.model, ask.role) } else { None };
         let choice = self.policy.place(now, &view, ask);
         let Some((choice, &candidate)) = choice.and_then(|c| Some((c, candidates.get(c.index)?))) else {
             return Err(PlaceError::NoCandidate { reasons: walk.reasons() });

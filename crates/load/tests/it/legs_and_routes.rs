@@ -66,6 +66,21 @@ fn prefill_and_decode_engines_get_their_legs_only() {
     assert_eq!(s.totals(T0).entries, 9);
 }
 
+/// Found by hand: the choices of both legs come in turns, and one cursor for both sent each to its first engine for ever.
+#[test]
+fn engines_of_each_role_go_round_by_themselves() {
+    let (prefill, decode) = (LegRole::Prefill, LegRole::Decode);
+    let engines = [prefill, prefill, decode, decode].map(|role| (role, RouteSet::ALL));
+    let mut s = scheduler(PolicyKind::RoundRobin, &engines);
+    let mut took = Vec::new();
+    for _ in 0..4 {
+        for role in [prefill, decode] {
+            took.push(place(&mut s, Some(MODEL), role, RouteSet::CHAT).unwrap().target.instance.0);
+        }
+    }
+    assert_eq!(took, [0, 2, 1, 3, 0, 2, 1, 3]);
+}
+
 /// Without a model name the route may leave one model that can be meant.
 #[test]
 fn the_only_model_with_the_route_is_meant() {

@@ -4,12 +4,13 @@
 //! Who moves is a [`Mover`]'s decision. A move is charged with all it costs: the link, the KV in two places, the step in which
 //! it leaves, a handshake.
 
+use super::fleet::Engine;
 use super::requests::{Stage, request};
 use super::{Event, World, precedence};
 use crate::engine::Key;
 use crate::gateway::Wanted;
 use crate::histogram::{Histogram, Summary};
-use plimsoll_core::{InstanceId, Nanos, Rank, Target};
+use plimsoll_core::{InstanceId, LegRole, Nanos, Rank, Target};
 use plimsoll_load::AttemptEnd;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -40,7 +41,7 @@ pub struct Move {
 
 /// Decides who moves.
 pub trait Mover: fmt::Debug {
-    /// `ranks` is every rank that answers with the KV tokens in use on it; `under_way` are moving already and not in `running`.
+    /// `ranks` is every rank that answers and decodes with the KV tokens in use on it; `under_way` are moving already and not in `running`.
     fn moves(&mut self, now: Nanos, ranks: &[(Target, u64)], running: &[Running], under_way: usize) -> Vec<Move>;
 }
 
@@ -130,7 +131,9 @@ impl World<'_> {
     pub(super) fn ask_mover(&mut self) {
         let Some(mut mover) = self.moves.mover.take() else { return };
         let (mut ranks, mut running) = (Vec::new(), Vec::new());
-        for (id, engine) in self.engines.iter().enumerate().filter(|(_, engine)| engine.known && engine.up) {
+        // Engines that prefill only have nobody to give away and cannot go on with anybody.
+        let takes = |engine: &Engine| engine.known && engine.up && engine.role != LegRole::Prefill;
+        for (id, engine) in self.engines.iter().enumerate().filter(|(_, engine)| takes(engine)) {
             for (at, report) in engine.instance.reports(self.now).enumerate() {
                 let target = Target { instance: InstanceId(id as u32), rank: Rank(at as u16) };
                 ranks.push((target, report.used_kv_tokens.unwrap_or(0)));
@@ -217,7 +220,10 @@ impl World<'_> {
         let Some(request) = request(&mut self.requests, key) else { return };
         let names = request.open.names().to_vec();
         request.attempt = request.attempt.saturating_add(1);
+        let role = self.engines[copying.to.instance.0 as usize].role;
         let wanted = Wanted {
+            role,
+            leg: u8::from(role == LegRole::Decode),
             attempt: request.attempt,
             only: Some(copying.to),
             computed: true,
