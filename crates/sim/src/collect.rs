@@ -52,6 +52,7 @@ struct OfRegion {
 struct OfClass {
     requests: u64,
     refused: u64,
+    failed: u64,
     good: u64,
     ttft: Histogram,
     tpot: Histogram,
@@ -118,19 +119,18 @@ impl Collector {
         self.requests.failed += 1;
         let of = self.classes.entry(class).or_default();
         of.requests += 1;
-        of.refused += 1;
-        self.series.refused(at);
+        of.failed += 1;
+        self.series.failed(at);
         self.last_end = self.last_end.max(at);
     }
 
-    pub(crate) fn first_token(&mut self, at: Nanos, arrived: Nanos, found: Found) {
-        let ttft = at.since(arrived);
-        self.ttft.record(ttft.0);
-        self.series.first_token(at, ttft, found);
-    }
-
-    pub(crate) fn finished(&mut self, one: &Finished, class: Class) {
+    /// `held`: the most of its prompt that any place was believed to have, and what the chosen one was.
+    pub(crate) fn finished(&mut self, one: &Finished, class: Class, held: Option<(u64, u64)>) {
         let ttft = one.first_token_ns - one.arrived_ns;
+        // Not when it came out: of a request that fails later it would be counted.
+        self.ttft.record(ttft);
+        let found = Found { prompt_tokens: one.prompt_tokens, cached_tokens: one.cached_tokens, held };
+        self.series.first_token(Nanos(one.first_token_ns), Nanos(ttft), found);
         self.requests.completed += 1;
         self.e2e.record(one.ended_ns - one.arrived_ns);
         let of = self.classes.entry(class).or_default();
@@ -205,6 +205,7 @@ impl Collector {
         let figures = |of: &OfClass| ClassFigures {
             requests: of.requests,
             refused: of.refused,
+            failed: of.failed,
             ttft_ms: of.ttft.summary(),
             tpot_ms: of.tpot.summary(),
             attainment: if of.requests > 0 { of.good as f64 / of.requests as f64 } else { 0.0 },

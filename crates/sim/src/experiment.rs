@@ -80,12 +80,11 @@ pub fn variants(name: &str, base: &Question) -> Option<Vec<(String, Question)>> 
             questions
         }
         "sizes" => {
-            let of = |quarters: u32| (base.instances * quarters / 4).max(1);
-            [2, 3, 4, 6, 8]
-                .map(|quarters| {
-                    named(&format!("{} engines", of(quarters)), Question { instances: of(quarters), ..base.clone() })
-                })
-                .into()
+            // Of a small fleet some come out alike and are asked once.
+            let mut sizes = [2, 3, 4, 6, 8].map(|quarters| (base.instances * quarters / 4).max(1)).to_vec();
+            sizes.dedup();
+            let of = |size: u32| named(&format!("{size} engines"), Question { instances: size, ..base.clone() });
+            sizes.into_iter().map(of).collect()
         }
         "failure" => {
             let back = |after_s: u64| {
@@ -126,8 +125,8 @@ mod tests {
     #[test]
     fn every_experiment_asks_at_least_two_different_questions() {
         let base = Question::new(Path::new("trace"), "h100-llama3-8b", 8, Policy::Own(PolicyKind::LeastDelay));
-        for (name, _) in EXPERIMENTS {
-            let variants = variants(name, &base).unwrap();
+        for (name, instances) in EXPERIMENTS.iter().flat_map(|(name, _)| [(name, 8), (name, 2)]) {
+            let variants = variants(name, &Question { instances, ..base.clone() }).unwrap();
             assert!(variants.len() >= 2, "{name}");
             for (at, (one, question)) in variants.iter().enumerate() {
                 let others = &variants[at + 1..];

@@ -41,7 +41,7 @@ fn bucket(value: u64) -> usize {
 fn bound(bucket: usize) -> u64 {
     let (shift, within) = ((bucket as u64 / WIDTH).saturating_sub(1), bucket as u64);
     let lower = within - shift * WIDTH;
-    (lower + 1) << shift
+    u64::try_from((u128::from(lower) + 1) << shift).unwrap_or(u64::MAX)
 }
 
 impl Histogram {
@@ -142,6 +142,15 @@ impl Histogram {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Found by hand with huge constants: the last bucket ends beyond 64 bits.
+    #[test]
+    fn the_longest_times_have_percentiles_too() {
+        let mut histogram = Histogram::default();
+        [1, u64::MAX].into_iter().for_each(|value| histogram.record(value));
+        histogram.record_ramp(Ramp { first_fs: u64::MAX - 1, growth_fs: u64::MAX }, 3, 1);
+        assert!(histogram.at(0.99) > u64::MAX / 100 * 99);
+    }
 
     proptest! {
         #[test]

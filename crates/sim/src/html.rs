@@ -62,10 +62,14 @@ fn colour(nth: usize) -> &'static str {
     COLOURS[nth % COLOURS.len()]
 }
 
-/// The policy, and where two have the same, what else differs.
+/// The policy, with its variant where it is an experiment's, and where two have the same, what else differs.
 fn names(reports: &[Report]) -> Vec<String> {
     let name = |report: &Report, long: bool| {
         let setup = &report.setup;
+        if let Some(variant) = setup.settings.get("variant") {
+            let policy = &setup.policy;
+            return if variant == policy { policy.clone() } else { format!("{variant} ({policy})") };
+        }
         if long {
             format!("{} {}x{} seed {} rate {}", setup.policy, setup.instances, setup.profile, setup.seed, setup.rate)
         } else {
@@ -120,11 +124,8 @@ fn curves(html: &mut String, reports: &[Report]) {
     type Column = fn(&Report) -> Vec<Option<f64>>;
     let charts: [(&str, Vec<(Column, bool)>); 11] = [
         (
-            "Arrivals per second (dashed: refused)",
-            vec![
-                (|r| r.over_time.arrived_per_s.iter().copied().map(Some).collect(), false),
-                (|r| r.over_time.refused_per_s.iter().copied().map(Some).collect(), true),
-            ],
+            "Arrivals per second (dashed: refused or failed)",
+            vec![(|r| r.over_time.arrived_per_s.iter().copied().map(Some).collect(), false), (unserved, true)],
         ),
         (
             "Time to first token, ms (solid p50, dashed p90)",
@@ -149,8 +150,8 @@ fn curves(html: &mut String, reports: &[Report]) {
             "Running requests moved per second",
             vec![(|r| r.over_time.moved_per_s.iter().copied().map(Some).collect(), false)],
         ),
-        ("Instances", vec![(|r| r.over_time.instances.clone(), false)]),
-        ("GPU-hours so far", vec![(gpu_hours, false)]),
+        ("Engines that are up or starting", vec![(|r| r.over_time.instances.clone(), false)]),
+        ("GPU-hours so far of engines that are up or starting", vec![(gpu_hours, false)]),
     ];
     html.push_str("<h2>Over time</h2><div class=\"charts\">");
     for (title, columns) in charts {
@@ -166,6 +167,11 @@ fn curves(html: &mut String, reports: &[Report]) {
         chart.write(html);
     }
     html.push_str("</div>");
+}
+
+fn unserved(report: &Report) -> Vec<Option<f64>> {
+    let (refused, failed) = (&report.over_time.refused_per_s, &report.over_time.failed_per_s);
+    refused.iter().zip(failed).map(|(refused, failed)| Some(refused + failed)).collect()
 }
 
 /// Of the instances there were, added up.

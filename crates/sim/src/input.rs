@@ -145,6 +145,15 @@ impl Input {
         Rc::clone(&self.skipped)
     }
 
+    /// Whether its times look like another unit than they are taken for; changes while it is read.
+    #[must_use]
+    pub fn doubt(&self) -> Rc<Cell<bool>> {
+        match &self.rows {
+            Rows::Trace(_) => Rc::default(),
+            Rows::Lengths(lengths) => lengths.doubt(),
+        }
+    }
+
     /// All of it in order of time, the first at 0 where rows may be out of order: a decision log has its rows in order of
     /// their ends. What went on in a session is read in that order too.
     ///

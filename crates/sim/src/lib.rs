@@ -7,6 +7,7 @@
 //! bytes on any machine; nothing here reads a clock or draws an unseeded number.
 
 pub mod agenda;
+pub mod answers;
 pub mod baselines;
 pub mod collect;
 pub mod compare;
@@ -28,6 +29,7 @@ pub mod step_time;
 pub mod tier;
 pub mod world;
 
+pub use answers::Answers;
 pub use collect::{Finished, Slo};
 pub use input::{Input, InputOptions, Mix, Warp};
 pub use question::{Question, QuestionError};

@@ -9,10 +9,10 @@ use crate::gateway::GatewayConfig;
 use crate::input::{Input, InputOptions, MOST_TRACES, Mix, Warp};
 use crate::report::{Report, Setup};
 use crate::tier::TierConfig;
-use crate::world::{Change, Config, FleetConfig, KvBalance, Mover, RunError, Source, Watcher, run};
+use crate::world::{Change, Config, FleetConfig, KvBalance, Mover, RunError, Source, Watcher, in_words, run};
 use plimsoll_core::Nanos;
 use plimsoll_load::SchedulerConfig;
-use plimsoll_timing::{Kernel, Profile};
+use plimsoll_timing::{Kernel, Profile, StepShape};
 use plimsoll_traffic::admission::Rules;
 use plimsoll_workload::Session;
 use plimsoll_workload::traces::TraceError;
@@ -23,6 +23,12 @@ use std::rc::Rc;
 
 /// The cache view numbers holders with 16 bits, two for each target.
 const MOST_TARGETS: u64 = 1 << 15;
+
+const DOUBT: &str = "times that are taken for seconds look like milliseconds: whole numbers over more than a year, or beyond the \
+                     year 5000; name the column `timestamp_ms` where they are";
+
+/// An hour. Steps are femtoseconds in 64 bits, which end at five hours.
+const LONGEST_STEP_US: f64 = 3.6e9;
 
 /// What is asked. [`Question::new`] gives the defaults.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,6 +99,8 @@ pub struct Sessions {
     pub block_tokens: u64,
     /// Rows passed over, by trace; grow while it is read.
     pub skipped: Vec<Rc<Cell<u64>>>,
+    /// Whether times look like milliseconds and are taken for seconds, by trace; change while it is read.
+    pub doubts: Vec<Rc<Cell<bool>>>,
 }
 
 /// Why it cannot be answered.
@@ -171,10 +179,19 @@ impl Question {
     /// When the question is wrong, the trace is broken, or nothing can move any more.
     pub fn answer(&self, watcher: &mut dyn Watcher) -> Result<Report, QuestionError> {
         let profile = self.checked()?;
-        let Sessions { source, block_tokens, skipped } = self.sessions()?;
+        let Sessions { source, block_tokens, skipped, doubts } = self.sessions()?;
         let config = self.config(profile, block_tokens);
         let mut report = run(config, source, watcher)?;
         report.setup.skipped_rows = skipped.iter().map(|count| count.get()).sum();
+        if report.requests.arrived == 0 {
+            let skipped = report.setup.skipped_rows;
+            let what = format!("{}: nothing is left to replay; {skipped} rows were passed over", report.setup.trace);
+            return Err(RunError::Input(what).into());
+        }
+        if doubts.iter().any(|doubt| doubt.get()) {
+            report.notes.push(DOUBT.to_owned());
+        }
+        report.notes.extend(self.raised_budget()?);
         Ok(report)
     }
 
@@ -203,14 +220,15 @@ impl Question {
         };
         let first = open((0, (&self.trace, 1.0)))?;
         let mut sessions = if self.also.is_empty() {
-            let (block_tokens, skipped) = (first.block_tokens(), vec![first.skipped()]);
-            Sessions { source: Box::new(first), block_tokens, skipped }
+            let (block_tokens, skipped, doubts) = (first.block_tokens(), vec![first.skipped()], vec![first.doubt()]);
+            Sessions { source: Box::new(first), block_tokens, skipped, doubts }
         } else {
             let also = self.also.iter().enumerate().map(|(nth, (path, times))| open((nth + 1, (path, *times))));
             let inputs = std::iter::once(Ok(first)).chain(also).collect::<Result<Vec<_>, _>>()?;
+            let doubts = inputs.iter().map(Input::doubt).collect();
             let mix = Mix::new(inputs, self.input.limit);
             let (block_tokens, skipped) = (mix.block_tokens(), mix.skipped());
-            Sessions { source: Box::new(mix), block_tokens, skipped }
+            Sessions { source: Box::new(mix), block_tokens, skipped, doubts }
         };
         if let Some(warp) = self.warp.clone() {
             let warped = sessions.source.map(move |session| {
@@ -239,6 +257,78 @@ impl Question {
         Ok(run(config, Box::new(sessions.into_iter().map(Ok)), watcher)?)
     }
 
+    /// An engine that steps its running requests has room for a token of each.
+    fn raised_budget(&self) -> Result<Option<String>, QuestionError> {
+        let Some(asked) = self.token_budget else { return Ok(None) };
+        let serving = self.profile()?.serving;
+        let raised = serving.token_budget > asked;
+        Ok(raised.then(|| {
+            format!(
+                "the token budget of {asked} was raised to {}, one for each of the {} requests that a step may hold",
+                serving.token_budget, serving.max_running
+            )
+        }))
+    }
+
+    /// Names of engines that are and of those that join, in the changes.
+    fn check_changes(&self) -> Result<(), QuestionError> {
+        let joins = self.changes.iter().filter(|(_, change)| matches!(change, Change::Join { .. })).count() as u32;
+        let engines = self.instances.saturating_add(self.decode_instances).saturating_add(joins);
+        for (_, change) in &self.changes {
+            let (instance, times) = match change {
+                Change::Die { instance } | Change::Return { instance, .. } => (*instance, 1),
+                Change::Slow { instance, times } => (*instance, *times),
+                Change::Join { .. } => continue,
+            };
+            if instance >= engines {
+                return Err(QuestionError::Asked(format!(
+                    "there is no engine {instance}: they are counted from 0, and the last one is {}",
+                    engines.saturating_sub(1)
+                )));
+            }
+            if times == 0 {
+                return Err(QuestionError::Asked(format!("engine {instance}: a step cannot take 0 times as long")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Rates of links, and the longest steps that the profile can ask for.
+    fn check_speeds(&self, profile: &Profile) -> Result<(), QuestionError> {
+        let links = [
+            ("the network's", self.network_bytes_per_s),
+            ("the host memory's", self.host.map(|tier| tier.bytes_per_s)),
+            ("the pool's", self.pool.map(|tier| tier.bytes_per_s)),
+        ];
+        for (name, bytes_per_s) in links {
+            if bytes_per_s.is_some_and(|rate| !(rate > 0.0 && rate.is_finite())) {
+                return Err(QuestionError::Asked(format!("{name} rate must be above 0 GB/s")));
+            }
+        }
+        let serving = &profile.serving;
+        let mut prefill = StepShape::default();
+        prefill.add_prefill(serving.token_budget, serving.context_tokens, true);
+        let mut decode = StepShape::default();
+        let running = serving.max_running;
+        let contexts = running.saturating_mul(serving.context_tokens).min(serving.kv_tokens);
+        decode.add_decodes(running, contexts, serving.context_tokens);
+        for (name, shape) in
+            [("prefill of a whole token budget", prefill), ("decoding as many requests as may run", decode)]
+        {
+            let step_us = profile.cost(&shape).total_us() / self.speedup;
+            if !(0.0..=LONGEST_STEP_US).contains(&step_us) {
+                return Err(QuestionError::Asked(format!(
+                    "profile {}: {name}, at the longest context, would take {:e} s for one step; at most {} s, so look at \
+                     its constants",
+                    profile.name,
+                    step_us / 1e6,
+                    LONGEST_STEP_US / 1e6
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// The profile, where the question is none that must be refused.
     fn checked(&self) -> Result<Profile, QuestionError> {
         let profile = self.profile()?;
@@ -263,6 +353,8 @@ impl Question {
         if !(self.speedup > 0.0 && self.speedup.is_finite()) {
             return asked("the speed-up must be above 0");
         }
+        self.check_changes()?;
+        self.check_speeds(&profile)?;
         Ok(profile)
     }
 
@@ -374,7 +466,7 @@ impl Question {
         }
         put(self.admission, "admission", "on".to_owned());
         put(self.balance_kv, "balance_kv", "on".to_owned());
-        put(!self.changes.is_empty(), "changes", format!("{:?}", self.changes));
+        put(!self.changes.is_empty(), "changes", in_words(&self.changes));
         settings
     }
 }
@@ -393,6 +485,77 @@ fn load_profile(name: &str) -> Result<Profile, QuestionError> {
 mod tests {
     use super::*;
     use crate::world::{Nobody, StartUp};
+
+    fn asked(change: impl FnOnce(&mut Question)) -> Result<Report, QuestionError> {
+        let trace = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(trace.path(), "t_s,input_tokens,output_tokens\n0,5,3\n").unwrap();
+        let mut question = Question::new(trace.path(), "h100-llama3-8b", 2, Policy::Random);
+        change(&mut question);
+        question.answer(&mut Nobody)
+    }
+
+    /// Found by hand: each of them ran, or ended the program with an overflow.
+    #[test]
+    fn engines_that_are_not_there_and_speeds_that_are_none_are_refused() {
+        let error = |change: fn(&mut Question)| asked(change).unwrap_err().to_string();
+        let kill = error(|question| question.changes = vec![(Nanos::ZERO, Change::Die { instance: 2 })]);
+        assert_eq!(kill, "there is no engine 2: they are counted from 0, and the last one is 1");
+        let slow = error(|question| question.changes = vec![(Nanos::ZERO, Change::Slow { instance: 1, times: 0 })]);
+        assert!(slow.starts_with("engine 1: a step cannot take 0 times"), "{slow}");
+        assert!(
+            asked(|question| {
+                question.changes = vec![
+                    (Nanos::ZERO, Change::Join { start_up: StartUp::default() }),
+                    (Nanos(1), Change::Slow { instance: 2, times: 3 }),
+                ];
+            })
+            .is_ok()
+        );
+        for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let tier = TierConfig { capacity_tokens: 1, bytes_per_s: rate, latency: Nanos::ZERO };
+            for result in [
+                asked(|question| question.network_bytes_per_s = Some(rate)),
+                asked(|question| question.host = Some(tier)),
+                asked(|question| question.pool = Some(tier)),
+            ] {
+                assert!(result.unwrap_err().to_string().ends_with("rate must be above 0 GB/s"), "{rate}");
+            }
+        }
+        let slow = error(|question| question.speedup = 1e-12);
+        assert!(slow.contains("h100-llama3-8b: prefill of a whole token budget"), "{slow}");
+    }
+
+    #[test]
+    fn a_budget_that_is_raised_is_said_and_changes_are_in_words() {
+        let report = asked(|question| {
+            question.token_budget = Some(1);
+            let again = StartUp(vec![("weights".to_owned(), Nanos::from_secs(30))]);
+            let at = Nanos::from_millis(1_500);
+            question.changes = vec![
+                (at, Change::Return { instance: 0, start_up: again }),
+                (at, Change::Slow { instance: 1, times: 3 }),
+            ];
+        });
+        let report = report.unwrap();
+        assert!(
+            report.notes.iter().any(|note| note.starts_with("the token budget of 1 was raised to ")),
+            "{:?}",
+            report.notes
+        );
+        let words = "at 1.5 s engine 0 is started again, for 30 s; at 1.5 s engine 1 takes 3 times as long for a step";
+        assert_eq!(report.setup.settings["changes"], words);
+        assert!(asked(|question| question.token_budget = Some(4_096)).unwrap().notes.is_empty());
+    }
+
+    #[test]
+    fn a_trace_of_which_nothing_is_left_is_no_answer() {
+        let trace = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(trace.path(), "t_s,input_tokens,output_tokens\n0,no,3\n").unwrap();
+        let mut question = Question::new(trace.path(), "h100-llama3-8b", 2, Policy::Random);
+        question.input.skip_bad = true;
+        let error = question.answer(&mut Nobody).unwrap_err().to_string();
+        assert!(error.ends_with("nothing is left to replay; 1 rows were passed over"), "{error}");
+    }
 
     /// Found in review: beyond 32,768 targets, caches of different engines had one number.
     #[test]

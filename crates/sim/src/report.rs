@@ -11,23 +11,28 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Raised when a field changes its meaning or goes.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// The whole of it. Times in milliseconds or seconds as the names say, counts in tokens or requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
     pub format: u32,
     pub setup: Setup,
+    /// What should be known before the figures are believed.
+    #[serde(default)]
+    pub notes: Vec<String>,
     pub requests: Requests,
     /// From the first arrival to the last answer.
     pub duration_s: f64,
+    /// Of completed requests, as are `tpot_ms` and `e2e_ms`.
     pub ttft_ms: Summary,
-    /// Gaps between two tokens of one answer.
+    /// Gaps between two tokens of one answer, also of answers that broke off later.
     pub itl_ms: Summary,
     /// Mean gap of each answer of two tokens or more.
     pub tpot_ms: Summary,
     pub e2e_ms: Summary,
     pub tokens: Tokens,
+    /// Of all engines from their start to the end of the run, dead ones included: they are paid for.
     pub gpu_hours: f64,
     /// Share of that time in which engines computed.
     pub busy_share: f64,
@@ -69,7 +74,7 @@ pub struct Setup {
 pub struct Requests {
     pub arrived: u64,
     pub completed: u64,
-    /// By reason.
+    /// By reason; failed ones are not among them.
     pub refused: BTreeMap<String, u64>,
     /// Attempts beyond the first.
     pub retries: u64,
@@ -96,11 +101,16 @@ pub struct Tokens {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClassFigures {
+    /// All that have ended: answered, refused, failed.
     pub requests: u64,
+    /// Before an engine took them.
     pub refused: u64,
+    /// Ended without an answer after they were accepted.
+    #[serde(default)]
+    pub failed: u64,
     pub ttft_ms: Summary,
     pub tpot_ms: Summary,
-    /// Share of arrivals whose answer met both targets; refused ones did not.
+    /// Share of arrivals whose answer met both targets; refused and failed ones did not.
     pub attainment: f64,
 }
 
@@ -136,6 +146,7 @@ impl Report {
     pub fn empty() -> Self {
         Report {
             format: FORMAT,
+            notes: Vec::new(),
             setup: Setup::default(),
             requests: Requests::default(),
             duration_s: 0.0,
@@ -159,11 +170,7 @@ impl Report {
     /// As a file. Nine digits of every fraction: more is not known, and these are read back as they were.
     #[must_use]
     pub fn to_json(&self) -> String {
-        let mut value = serde_json::to_value(self).unwrap_or_default();
-        round(&mut value);
-        let mut text = serde_json::to_string_pretty(&value).unwrap_or_default();
-        text.push('\n');
-        text
+        rounded(serde_json::to_value(self).unwrap_or_default())
     }
 
     /// Reads one.
@@ -187,6 +194,14 @@ pub fn json_schema() -> Value {
         table.insert("title".to_owned(), "plimsoll sim report".into());
     }
     schema
+}
+
+/// As text, with nine digits of every fraction.
+pub(crate) fn rounded(mut value: Value) -> String {
+    round(&mut value);
+    let mut text = serde_json::to_string_pretty(&value).unwrap_or_default();
+    text.push('\n');
+    text
 }
 
 fn round(value: &mut Value) {

@@ -16,6 +16,7 @@ struct Bin {
     arrived: u64,
     completed: u64,
     refused: u64,
+    failed: u64,
     output_tokens: u64,
     prompt_tokens: u64,
     cached_tokens: u64,
@@ -33,6 +34,7 @@ struct Bin {
     /// Of samples: the sum of the fullest and of the mean instance, for the spread.
     fullest: u64,
     instances: u64,
+    serving: u64,
 }
 
 impl Bin {
@@ -41,6 +43,7 @@ impl Bin {
             (&mut self.arrived, more.arrived),
             (&mut self.completed, more.completed),
             (&mut self.refused, more.refused),
+            (&mut self.failed, more.failed),
             (&mut self.output_tokens, more.output_tokens),
             (&mut self.prompt_tokens, more.prompt_tokens),
             (&mut self.cached_tokens, more.cached_tokens),
@@ -54,6 +57,7 @@ impl Bin {
             (&mut self.kv_tokens, more.kv_tokens),
             (&mut self.fullest, more.fullest),
             (&mut self.instances, more.instances),
+            (&mut self.serving, more.serving),
         ];
         pairs.into_iter().for_each(|(own, more)| *own += more);
         for (bucket, count) in &more.ttft {
@@ -79,7 +83,10 @@ pub struct Sample {
     pub kv_tokens: u64,
     /// KV tokens of the fullest instance.
     pub fullest_kv_tokens: u64,
+    /// Up or starting.
     pub instances: u64,
+    /// Up.
+    pub serving: u64,
 }
 
 /// Bins from the first thing that happens: traces may begin at any hour.
@@ -104,7 +111,11 @@ pub struct Columns {
     pub arrived_per_s: Vec<f64>,
     pub completed_per_s: Vec<f64>,
     pub refused_per_s: Vec<f64>,
+    /// Ended without an answer after they were accepted.
+    #[serde(default)]
+    pub failed_per_s: Vec<f64>,
     pub output_tokens_per_s: Vec<f64>,
+    /// Of completed requests, when their first token came; so are the hit rate and what was held.
     pub ttft_p50_ms: Vec<Option<f64>>,
     pub ttft_p90_ms: Vec<Option<f64>>,
     pub hit_rate: Vec<Option<f64>>,
@@ -120,8 +131,9 @@ pub struct Columns {
     pub running: Vec<Option<f64>>,
     pub waiting: Vec<Option<f64>>,
     pub kv_tokens: Vec<Option<f64>>,
-    /// KV of the fullest instance over that of the mean one.
+    /// KV of the fullest instance over that of the mean one of those that are up.
     pub fullest_over_mean: Vec<Option<f64>>,
+    /// Engines that are up or starting. A dead one is not, though it is paid for.
     pub instances: Vec<Option<f64>>,
 }
 
@@ -157,6 +169,10 @@ impl Series {
         self.bin(at).refused += 1;
     }
 
+    pub fn failed(&mut self, at: Nanos) {
+        self.bin(at).failed += 1;
+    }
+
     pub fn moved(&mut self, at: Nanos) {
         self.bin(at).moved += 1;
     }
@@ -187,6 +203,7 @@ impl Series {
         bin.kv_tokens += sample.kv_tokens;
         bin.fullest += sample.fullest_kv_tokens;
         bin.instances += sample.instances;
+        bin.serving += sample.serving;
     }
 
     #[must_use]
@@ -203,6 +220,7 @@ impl Series {
             arrived_per_s: rate(|bin| bin.arrived),
             completed_per_s: rate(|bin| bin.completed),
             refused_per_s: rate(|bin| bin.refused),
+            failed_per_s: rate(|bin| bin.failed),
             output_tokens_per_s: rate(|bin| bin.output_tokens),
             ttft_p50_ms: ttft(0.5),
             ttft_p90_ms: ttft(0.9),
@@ -213,7 +231,7 @@ impl Series {
             running: ratio(|bin| bin.running, |bin| bin.samples),
             waiting: ratio(|bin| bin.waiting, |bin| bin.samples),
             kv_tokens: ratio(|bin| bin.kv_tokens, |bin| bin.samples),
-            fullest_over_mean: ratio(|bin| bin.fullest * bin.instances, |bin| bin.kv_tokens * bin.samples),
+            fullest_over_mean: ratio(|bin| bin.fullest * bin.serving, |bin| bin.kv_tokens * bin.samples),
             instances: ratio(|bin| bin.instances, |bin| bin.samples),
         }
     }

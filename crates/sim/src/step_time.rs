@@ -137,8 +137,8 @@ impl StepClock {
         let mean = load.context_tokens / load.requests.max(1);
         let base = mean.min(load.longest_tokens);
         shape.add_decodes(load.requests, load.context_tokens - base * load.requests, load.longest_tokens - base);
-        let growth_fs = token_fs * load.requests;
-        let first_fs = self.step_fs(&shape) + growth_fs * base;
+        let growth_fs = token_fs.saturating_mul(load.requests);
+        let first_fs = self.step_fs(&shape).saturating_add(growth_fs.saturating_mul(base));
         (Ramp { first_fs, growth_fs }, if self.single_steps { 1 } else { u64::MAX })
     }
 }

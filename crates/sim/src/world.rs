@@ -10,7 +10,7 @@ mod requests;
 mod waiting;
 
 pub use callers::{Answer, Asked, Callers, Plain, Terms};
-pub use changes::{Change, StartUp};
+pub use changes::{Change, StartUp, in_words, too_late};
 pub use fleet::FleetConfig;
 pub use moves::{KvBalance, Move, MoveFigures, Mover, Running};
 
@@ -354,14 +354,17 @@ impl<'a> World<'a> {
         self.idle_events -= 1;
         let now = self.now;
         self.gateway.tick(now);
-        let mut sample = Sample::default();
+        let mut sample = Sample {
+            instances: self.engines.iter().filter(|engine| engine.up || engine.starting).count() as u64,
+            ..Sample::default()
+        };
         for (id, engine) in self.engines.iter().enumerate().filter(|(_, engine)| engine.known) {
             let id = InstanceId(id as u32);
-            sample.instances += 1;
             if !engine.up {
                 self.gateway.scheduler.probe_failed(id, now);
                 continue;
             }
+            sample.serving += 1;
             self.gateway.scheduler.probe_ok(id, now);
             let mut kv = 0;
             for report in engine.instance.reports(now) {

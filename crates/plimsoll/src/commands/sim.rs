@@ -4,6 +4,7 @@ mod compare;
 mod experiment;
 mod fidelity;
 mod import;
+mod outputs;
 mod profiles;
 mod progress;
 mod replay_decisions;
@@ -73,7 +74,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub regions: Vec<String>,
     /// Longest pause between two calls of a session, in seconds
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = not_negative)]
     pub longest_pause_s: Option<f64>,
     /// Pass over rows that cannot be used, and count them
     #[arg(long)]
@@ -112,19 +113,19 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub decode_instances: u32,
     /// From one engine to another, GB/s [default: 50]
-    #[arg(long, value_name = "GB/S")]
+    #[arg(long, value_name = "GB/S", value_parser = super::demo::above_zero)]
     pub network_gb_s: Option<f64>,
     /// Tokens of KV that the memory of each rank's host keeps
     #[arg(long, value_name = "N")]
     pub host_tokens: Option<u64>,
     /// From it, GB/s
-    #[arg(long, value_name = "GB/S", default_value_t = 20.0)]
+    #[arg(long, value_name = "GB/S", default_value_t = 20.0, value_parser = super::demo::above_zero)]
     pub host_gb_s: f64,
     /// Tokens of KV that a pool for all engines keeps
     #[arg(long, value_name = "N")]
     pub pool_tokens: Option<u64>,
     /// From it, GB/s for each engine
-    #[arg(long, value_name = "GB/S", default_value_t = 40.0)]
+    #[arg(long, value_name = "GB/S", default_value_t = 40.0, value_parser = super::demo::above_zero)]
     pub pool_gb_s: f64,
     /// Traffic scheduling before the engines, with the gateway's defaults: a request goes, waits or is refused
     #[arg(long)]
@@ -132,10 +133,10 @@ pub struct RunArgs {
     /// Running requests move from the fullest engine to the emptiest
     #[arg(long)]
     pub balance_kv: bool,
-    /// An engine dies, and may come back: `ENGINE@SECOND` or `ENGINE@SECOND+SECONDS`; repeat for more
+    /// An engine, counted from 0, dies and may come back: `ENGINE@SECOND` or `ENGINE@SECOND+SECONDS`; repeat for more
     #[arg(long, value_name = "E@S[+S]")]
     pub kill: Vec<String>,
-    /// An engine's steps take so many times as long from then on: `ENGINE@SECOND*TIMES`; repeat for more
+    /// An engine's steps take so many times as long from then on, a whole number: `ENGINE@SECOND*TIMES`; repeat for more
     #[arg(long, value_name = "E@S*X")]
     pub slow: Vec<String>,
     /// Another engine is started and serves after its start-up: `SECOND+SECONDS`; repeat for more
@@ -160,7 +161,7 @@ pub struct ExperimentArgs {
 
 #[derive(Clone, Debug, Args)]
 pub struct CompareArgs {
-    /// Reports of `plimsoll sim run --json`; the others are said in terms of the first
+    /// Reports of `plimsoll sim run --json`, and documents of `plimsoll sim experiment --json`; the others are said in terms of the first
     #[arg(required = true, num_args = 1.., value_name = "FILE")]
     pub reports: Vec<PathBuf>,
     /// Write a page with the curves of all of them here
@@ -195,7 +196,7 @@ pub struct FidelityArgs {
     #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = super::demo::above_zero)]
     pub starts_per_s: f64,
     /// Longest pause between two calls of a session, in seconds
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = not_negative)]
     pub longest_pause_s: Option<f64>,
     /// Divide the trace's lengths and the engines' sizes by this; blocks stay whole pages of 16 tokens
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=32))]
@@ -248,11 +249,14 @@ pub fn run(args: SimArgs) -> Result<(), Failure> {
     }
 }
 
-/// Writes a file, or to stdout for `-`.
-fn write(path: &std::path::Path, text: &str) -> Result<(), Failure> {
-    if path.as_os_str() == "-" {
-        return crate::output::data(text);
+fn not_negative(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
+        _ => Err("expected a number of at least 0".to_owned()),
     }
-    let why = |error| Failure::failed(format!("{}: cannot be written: {error}", path.display()));
-    std::fs::write(path, text).map_err(why)
+}
+
+/// Writes a file whole, or to stdout for `-`.
+fn write(path: &std::path::Path, text: &str) -> Result<(), Failure> {
+    outputs::Output::open(path)?.put(text)
 }

@@ -10,7 +10,9 @@ use plimsoll_workload::traces::TraceError;
 use plimsoll_workload::traces::lines::Lines;
 use plimsoll_workload::{BlockIds, Call, Prompt, Session};
 use serde_json::Value;
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
 
 /// No model has a longer context.
 const MOST_TOKENS: u64 = 1 << 24;
@@ -23,6 +25,13 @@ const REPORTED: &str = "reported_prompt_tokens";
 
 /// By how much rows may come late: a decision is written down at its end.
 const LATE_NS: i128 = 86_400_000_000_000;
+
+/// Names in every line of a Mooncake trace, its time first.
+const MOONCAKE: [&str; 3] = ["timestamp", "input_length", "output_length"];
+
+/// Whole numbers beyond these are no seconds, it seems: a log longer than a year, or the year 5138.
+const YEAR_NS: i128 = 365 * 86_400_000_000_000;
+const EPOCH_MS_NS: i128 = 100_000_000_000_000_000_000;
 
 /// Sessions whose last prompt is remembered.
 const MOST_SESSIONS: usize = 100_000;
@@ -41,6 +50,12 @@ pub(super) struct Lengths {
     rows: u64,
     sessions: HashMap<String, Prompt>,
     order: VecDeque<String>,
+    /// A Mooncake trace without its blocks: its times are milliseconds.
+    mooncake: bool,
+    /// All times were whole numbers, taken for seconds.
+    whole: bool,
+    /// They are more like milliseconds.
+    doubt: Rc<Cell<bool>>,
     /// Session and prompt of the row read last, until the row is found to be good.
     judged: Option<(String, Prompt)>,
 }
@@ -91,6 +106,9 @@ impl Lengths {
             rows: 0,
             sessions: HashMap::new(),
             order: VecDeque::new(),
+            mooncake: false,
+            whole: true,
+            doubt: Rc::default(),
             judged: None,
         };
         if first.trim_start().starts_with('{') {
@@ -100,6 +118,8 @@ impl Lengths {
             if value.get("hash_ids").is_some() || value.get("reqs").is_some() || value.get("requests").is_some() {
                 return Ok(Opened::Another(lengths.lines, first));
             }
+            let number = |name: &str| value.get(name).is_some_and(Value::is_number);
+            lengths.mooncake = MOONCAKE.into_iter().all(number);
             let mut row = Row::default();
             lengths.fields(&first, &value, "", &mut row);
             lengths.columns = std::array::from_fn(|column| row.values[column].is_some());
@@ -127,6 +147,11 @@ impl Lengths {
             }
         }
         Ok(())
+    }
+
+    /// Whether times that are taken for seconds look like milliseconds; changes while it is read.
+    pub(super) fn doubt(&self) -> Rc<Cell<bool>> {
+        Rc::clone(&self.doubt)
     }
 
     pub(super) fn has_times(&self) -> bool {
@@ -185,6 +210,7 @@ impl Lengths {
                 if path == REPORTED && !text.is_empty() {
                     row.values[column as usize] = None;
                 }
+                let unit = if self.mooncake && path == MOONCAKE[0] { 1e6 } else { unit };
                 row.put(column, text, at, unit);
             } else if value.is_object() && path.len() < 64 {
                 self.fields(line, value, &path, row);
@@ -242,7 +268,9 @@ impl Lengths {
             let what = format!("{text:?} is no time; expected a number that is not negative, or a date with a time");
             self.complaint(row.at(Column::Time), what)
         })?;
+        self.whole &= unit == 1e9 && text.parse::<f64>().is_ok_and(|number| number.fract() == 0.0);
         let origin = *self.origin_ns.get_or_insert(if self.unordered { at - LATE_NS } else { at });
+        self.doubt.set(self.whole && (at > EPOCH_MS_NS || at - origin > YEAR_NS));
         u64::try_from(at - origin).map(Nanos).map_err(|_| {
             let what = format!("{text:?} lies before the first row's time; expected rows in order of time");
             self.complaint(row.at(Column::Time), what)

@@ -157,6 +157,29 @@ fn exponentials_are_logarithms() {
     }
 }
 
+/// Found by hand: an hour of a Mooncake trace without its blocks was taken for 41 days.
+#[test]
+fn milliseconds_are_told_from_seconds_where_the_form_says_so_and_doubted_elsewhere() {
+    let mooncake = "{\"timestamp\":0,\"input_length\":5,\"output_length\":3}\n{\"timestamp\":3000,\"input_length\":5,\"output_length\":3}\n";
+    let starts_ms = |text: &str| rows(text).into_iter().map(|(at, ..)| at).collect::<Vec<_>>();
+    assert_eq!(starts_ms(mooncake), [0, 3_000]);
+    assert_eq!(starts_ms(&mooncake.replace("input_length", "prompt_tokens")), [0, 3_000_000]);
+    let doubted = |times: [&str; 2]| {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let [first, second] = times;
+        std::fs::write(file.path(), format!("time,input_tokens,output_tokens\n{first},5,3\n{second},5,3\n")).unwrap();
+        let input = Input::open(file.path(), InputOptions::default()).unwrap();
+        let doubt = input.doubt();
+        assert_eq!(input.map_while(Result::ok).count(), 2);
+        doubt.get()
+    };
+    assert!(doubted(["1700000000000", "1700000003000"]), "since 1970");
+    assert!(doubted(["0", "40000000"]), "more than a year");
+    for seconds in [["0", "86400"], ["1700000000", "1700000003"], ["0.5", "40000000"], ["0", "40000000.5"]] {
+        assert!(!doubted(seconds), "{seconds:?}");
+    }
+}
+
 /// Found in review: such times ran over, and the run stood still for ever.
 #[test]
 fn times_beyond_ten_years_are_refused() {

@@ -5,6 +5,7 @@
 use super::{Event, World, fleet, precedence};
 use plimsoll_core::{InstanceId, LegRole, Nanos};
 use plimsoll_load::AttemptEnd;
+use std::fmt;
 
 /// Phases before an engine serves, one after the other, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,10 +26,47 @@ pub enum Change {
     Die { instance: u32 },
     /// It is started again.
     Return { instance: u32, start_up: StartUp },
-    /// Its steps take so many times as long; 1 ends it.
+    /// Its steps take so many times as long, at least once; 1 ends it.
     Slow { instance: u32, times: u64 },
     /// Another engine is started.
     Join { start_up: StartUp },
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::Die { instance } => write!(f, "engine {instance} dies"),
+            Change::Return { instance, start_up } => {
+                write!(f, "engine {instance} is started again, for {} s", start_up.total().as_secs_f64())
+            }
+            Change::Slow { instance, times } => write!(f, "engine {instance} takes {times} times as long for a step"),
+            Change::Join { start_up } => {
+                write!(f, "another engine is started, for {} s", start_up.total().as_secs_f64())
+            }
+        }
+    }
+}
+
+/// All of them in words, in order of time; equal ones that happen at once are counted.
+#[must_use]
+pub fn in_words(changes: &[(Nanos, Change)]) -> String {
+    let mut in_order: Vec<&(Nanos, Change)> = changes.iter().collect();
+    in_order.sort_by_key(|(at, _)| *at);
+    let alike = in_order.chunk_by(|one, next| one == next);
+    let words = alike.map(|same| {
+        let times = if same.len() > 1 { format!(" (x{})", same.len()) } else { String::new() };
+        format!("at {} s {}{times}", same[0].0.as_secs_f64(), same[0].1)
+    });
+    words.collect::<Vec<_>>().join("; ")
+}
+
+/// Of those changes that came too late for a run that was over at `end`, what would have happened.
+#[must_use]
+pub fn too_late(changes: &[(Nanos, Change)], end: Nanos) -> Option<String> {
+    let late: Vec<(Nanos, Change)> = changes.iter().filter(|(at, _)| *at > end).cloned().collect();
+    let over = end.as_secs_f64();
+    (!late.is_empty())
+        .then(|| format!("the run was over at {over:.1} s, and this changed nothing: {}", in_words(&late)))
 }
 
 impl World<'_> {
@@ -61,13 +99,16 @@ impl World<'_> {
 
     fn start_engine(&mut self, instance: u32, start_up: &StartUp) {
         self.idle_events += 1;
+        if let Some(engine) = self.engines.get_mut(instance as usize) {
+            engine.starting = !engine.up;
+        }
         self.agenda.put(self.now + start_up.total(), precedence::CHANGE, Event::Ready(instance));
     }
 
     pub(super) fn ready(&mut self, id: u32) {
         self.idle_events -= 1;
         let Some(engine) = self.engines.get_mut(id as usize) else { return };
-        engine.up = true;
+        (engine.up, engine.starting) = (true, false);
         if !engine.known {
             self.make_known(id);
         }

@@ -90,6 +90,8 @@ pub(super) struct Engine {
     pub(super) role: LegRole,
     /// It answers.
     pub(super) up: bool,
+    /// It was started and does not answer yet.
+    pub(super) starting: bool,
     /// The gateway knows of it.
     pub(super) known: bool,
     /// Its GPUs are paid for from then on.
@@ -118,7 +120,8 @@ impl World<'_> {
         let tells = self.gateway.config().cache_view;
         let mut instance = Instance::new(self.fleet.shape, self.fleet.ranks, tells);
         furnish(&self.fleet, &mut instance);
-        let engine = Engine { instance, role, up: true, known: false, since: self.now, link: Link::default() };
+        let (since, link) = (self.now, Link::default());
+        let engine = Engine { instance, role, up: true, starting: false, known: false, since, link };
         self.engines.push(engine);
         self.engines.len() as u32 - 1
     }

@@ -44,8 +44,10 @@ impl World<'_> {
         self.setup.ranks = self.fleet.ranks.max(1);
         self.setup.instances = self.engines.len() as u32;
         self.setup.gpus = self.fleet.gpus_per_instance * self.setup.instances;
+        let notes = super::too_late(&self.changes, self.figures.last_end).into_iter().collect();
         Report {
             format: FORMAT,
+            notes,
             duration_s,
             ttft_ms: self.figures.ttft.summary(),
             itl_ms: self.figures.itl.summary(),

@@ -5,7 +5,6 @@ use crate::collect::Finished;
 use crate::engine::{Happened, Job, Key};
 use crate::gateway::{Open, Wanted};
 use crate::names;
-use crate::series::Found;
 use crate::session::SessionSlot;
 use plimsoll_core::{BlockName, Class, InstanceId, LegRole, Nanos, Target};
 use plimsoll_load::{AttemptEnd, PlaceError};
@@ -64,6 +63,8 @@ pub(super) struct Request {
     pub(super) cached_tokens: u64,
     /// Tokens that are out, where they were counted: at a hand-over.
     pub(super) generated: u64,
+    /// Of its prompt: the most that any place was believed to hold when it was placed, and what the chosen one was.
+    pub(super) held: Option<(u64, u64)>,
     /// It stands still since its last token while it is moved.
     pub(super) moved: bool,
 }
@@ -166,6 +167,7 @@ impl World<'_> {
                 last_token: now,
                 cached_tokens: 0,
                 generated: 0,
+                held: None,
                 moved: false,
             };
             return self.send(request, names);
@@ -273,12 +275,7 @@ impl World<'_> {
                         door.first_token(now, request.number);
                     }
                     let (best, believed) = (request.open.best_tokens, request.open.believed.tokens());
-                    let found = Found {
-                        prompt_tokens: request.prompt_tokens,
-                        cached_tokens,
-                        held: best.map(|best| (best.max(believed), believed)),
-                    };
-                    self.figures.first_token(now, request.arrived, found);
+                    request.held = best.map(|best| (best.max(believed), believed));
                 }
                 Happened::Resumed { key } => {
                     let Some(request) = request(&mut self.requests, key) else { continue };
@@ -337,7 +334,7 @@ impl World<'_> {
         };
         let (session, call) = (request.session, request.asked.call as usize);
         self.sessions.served(now, session, call, request.prompt_tokens, request.cached_tokens);
-        self.figures.finished(&one, class);
+        self.figures.finished(&one, class, request.held);
         self.watcher.finished(&one);
         let cached_tokens = request.cached_tokens;
         self.over(request.session, request.asked, Answer::Whole { first_token, cached_tokens });

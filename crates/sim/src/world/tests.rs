@@ -119,6 +119,21 @@ fn prefill_and_decode_apart_answer_everything_too() {
     assert!(slow.itl_ms.max > 3.0 * apart.itl_ms.max, "{} {}", slow.itl_ms.max, apart.itl_ms.max);
 }
 
+/// Found by hand: round robin went round both kinds at once, and prefill engines were offered as places to move to.
+#[test]
+fn apart_every_engine_gets_its_turn_and_running_requests_move_among_those_that_decode() {
+    let mut apart = split(PolicyKind::RoundRobin);
+    apart.mover = Some(Box::new(KvBalance { most_under_way: 4, ..KvBalance::default() }));
+    apart.fleet.network.bytes_per_s = 400e9;
+    let calls: usize = sessions(3, 60).map(|session| session.unwrap().calls.len()).sum();
+    let report = run(apart, sessions(3, 60), &mut Nobody).unwrap();
+    assert_eq!(report.requests.completed, calls as u64);
+    let prefilled: Vec<u64> = report.instances.iter().map(|one| one.prefilled_tokens).collect();
+    assert!(prefilled[0] > 0 && prefilled[1] > 0 && prefilled[2..] == [0, 0], "{prefilled:?}");
+    assert!(report.instances[2..].iter().all(|one| one.share > 0.3), "{:?}", report.instances);
+    assert!(report.moves.moved > report.moves.aborted, "{:?}", report.moves);
+}
+
 #[test]
 fn an_engine_that_dies_loses_what_it_streams_and_nothing_else() {
     let mut dies = config(PolicyKind::LeastDelay, 3, 1, false);
@@ -144,9 +159,41 @@ fn an_engine_that_dies_loses_what_it_streams_and_nothing_else() {
     assert_eq!(report.requests.arrived, calls as u64);
     assert_eq!(report.requests.completed + report.requests.failed + refused, calls as u64);
     assert!(report.requests.failed > 0 && report.requests.failed < 20, "{}", report.requests.failed);
+    // One set: what broke off has a first token and no answer, and is not refused.
+    assert_eq!((report.ttft_ms.count, report.e2e_ms.count), (report.requests.completed, report.requests.completed));
+    let classes = |of: fn(&crate::report::ClassFigures) -> u64| report.classes.values().map(of).sum::<u64>();
+    assert_eq!((classes(|of| of.failed), classes(|of| of.refused)), (report.requests.failed, refused));
+    assert_eq!(classes(|of| of.ttft_ms.count), report.requests.completed);
+    let per_run = |of: &[f64]| (of.iter().sum::<f64>() * report.over_time.bin_s).round() as u64;
+    assert_eq!(per_run(&report.over_time.failed_per_s), report.requests.failed);
+    assert_eq!(per_run(&report.over_time.refused_per_s), refused);
+    // Dead for ten seconds: then one less, and starting up it is counted again.
+    let least = report.over_time.instances.iter().flatten().fold(f64::INFINITY, |least, now| least.min(*now));
+    assert!((2.0..3.0).contains(&least), "{least}");
+    assert_eq!(
+        report.over_time.instances.iter().flatten().filter(|now| **now < 3.0).count() as f64 * report.over_time.bin_s,
+        10.0,
+        "{:?} {}",
+        report.over_time.instances,
+        report.over_time.bin_s
+    );
+    assert!((report.gpu_hours * 3_600.0 - 3.0 * report.duration_s).abs() < 0.1, "it is paid for all the time");
+    assert!(report.notes.is_empty(), "{:?}", report.notes);
     let second = 1_000_000_000;
     assert!(of.0.iter().all(|(_, ended)| *ended < 60 * second || *ended > 110 * second));
     assert!(of.0.iter().any(|(arrived, _)| *arrived > 110 * second), "it serves again");
+}
+
+#[test]
+fn what_happens_after_the_end_is_said_to_change_nothing() {
+    let mut late = config(PolicyKind::LeastDelay, 2, 1, false);
+    late.changes = vec![
+        (Nanos::from_secs(50_000), Change::Die { instance: 1 }),
+        (Nanos::from_secs(1), Change::Slow { instance: 0, times: 2 }),
+    ];
+    let report = run(late, sessions(3, 5), &mut Nobody).unwrap();
+    let [note] = &report.notes[..] else { panic!("{:?}", report.notes) };
+    assert!(note.ends_with("this changed nothing: at 50000 s engine 1 dies"), "{note}");
 }
 
 #[test]

@@ -1,23 +1,26 @@
 //! Reports side by side.
 
+use super::outputs::apart;
 use super::{CompareArgs, write};
 use crate::{Failure, output};
-use plimsoll_sim::{Report, compare, html};
+use plimsoll_sim::{answers, compare, html};
 
 pub(super) fn run(args: &CompareArgs) -> Result<(), Failure> {
-    let mut reports = Vec::new();
+    apart(args.reports.iter().map(std::path::PathBuf::as_path), &[args.html.as_ref()])?;
+    let (mut names, mut reports) = (Vec::new(), Vec::new());
     for path in &args.reports {
         let text = std::fs::read_to_string(path)
             .map_err(|error| Failure::failed(format!("{}: cannot be read: {error}", path.display())))?;
-        let report = Report::from_json(&text);
-        reports.push(report.map_err(|why| Failure::failed(format!("{}: {why}", path.display())))?);
+        let name =
+            path.file_stem().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
+        let read = answers::read(&name, &text);
+        for (name, report) in read.map_err(|why| Failure::failed(format!("{}: {why}", path.display())))? {
+            names.push(name);
+            reports.push(report);
+        }
     }
     if let Some(path) = &args.html {
         write(path, &html::page(&reports))?;
     }
-    let name = |path: &std::path::PathBuf| {
-        path.file_stem().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
-    };
-    let names: Vec<String> = args.reports.iter().map(name).collect();
-    output::data(&compare::table(&names, &reports.iter().collect::<Vec<_>>()))
+    output::data(&compare::page(&names, &reports.iter().collect::<Vec<_>>()))
 }

@@ -12,6 +12,7 @@ mod drive;
 mod fleet;
 mod verdict;
 
+use super::outputs::apart;
 use super::{FidelityArgs, run as one, write};
 use crate::commands::demo::children::Children;
 use crate::commands::demo::signals::Signals;
@@ -29,6 +30,7 @@ use verdict::{Request, Verdict};
 const APART: Nanos = Nanos::from_millis(10);
 
 pub(super) fn run(args: &FidelityArgs) -> Result<(), Failure> {
+    apart(std::iter::once(args.trace.as_path()), &[args.json.as_ref()])?;
     let workload = Workload::read(args)?;
     let question = question(args)?;
     let profile = question.profile().map_err(one::failure)?;

@@ -1,6 +1,7 @@
 //! Other people's logs as a trace.
 
-use super::{ImportArgs, write};
+use super::ImportArgs;
+use super::outputs::{Output, apart};
 use crate::{Failure, output};
 use plimsoll_sim::input::COLUMNS;
 use plimsoll_sim::{Input, InputOptions};
@@ -20,6 +21,8 @@ pub(super) fn run(args: &ImportArgs) -> Result<(), Failure> {
     let (Some(from), Some(to)) = (&args.from, &args.to) else {
         return Err(Failure::usage("give --from and --to"));
     };
+    apart(std::iter::once(from.as_path()), &[Some(to)])?;
+    let file = Output::open(to)?;
     let options = InputOptions {
         skip_bad: args.skip_bad,
         block_tokens: BLOCK_TOKENS,
@@ -31,9 +34,10 @@ pub(super) fn run(args: &ImportArgs) -> Result<(), Failure> {
         return Err(Failure::usage("this is a trace of sessions already; `plimsoll sim run` reads it as it is"));
     }
     let skipped = input.skipped();
-    let sessions = input
-        .sorted()
-        .map_err(|error| Failure::failed(error).hint("`--skip-bad` passes over rows that cannot be used"))?;
+    let sessions = input.sorted().map_err(|error| match args.skip_bad {
+        true => Failure::failed(error),
+        false => Failure::failed(error).hint("`--skip-bad` passes over rows that cannot be used"),
+    })?;
     let (mut text, mut rows) = (String::new(), 0u64);
     for session in sessions {
         for call in &session.calls {
@@ -51,7 +55,7 @@ pub(super) fn run(args: &ImportArgs) -> Result<(), Failure> {
             rows += 1;
         }
     }
-    write(to, &text)?;
+    file.put(&text)?;
     output::note(&format!("{rows} requests written, {} rows passed over", skipped.get()));
     Ok(())
 }

@@ -1,19 +1,20 @@
 //! How far a run is: a bar with what is left, where somebody looks at it; and the log of requests.
 
+use super::outputs::Output;
 use crate::Failure;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use plimsoll_sim::{Finished, Question, Status, Watcher};
-use std::io::{BufWriter, IsTerminal as _, Write as _};
+use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 pub(super) struct Progress {
     bar: ProgressBar,
-    log: Option<BufWriter<std::fs::File>>,
+    log: Option<Output>,
     failed: Option<String>,
 }
 
 impl Progress {
-    pub(super) fn new(question: &Question, log: Option<BufWriter<std::fs::File>>) -> Self {
+    pub(super) fn new(question: &Question, log: Option<Output>) -> Self {
         let bar = ProgressBar::no_length();
         if std::io::stderr().is_terminal() {
             // Only for somebody who looks is the trace read twice.
@@ -30,19 +31,18 @@ impl Progress {
         Progress { bar, log, failed: None }
     }
 
-    /// Nothing more comes.
-    pub(super) fn end(self) -> Result<(), Failure> {
+    /// Nothing more comes; the log of requests, to be kept if all went well.
+    pub(super) fn end(self) -> Result<Option<Output>, Failure> {
         self.bar.finish_and_clear();
-        let flushed = self.log.map_or(Ok(()), |mut log| log.flush()).map_err(|error| error.to_string());
-        match self.failed.map_or(flushed, Err) {
-            Ok(()) => Ok(()),
-            Err(why) => Err(Failure::failed(format!("the log of requests cannot be written: {why}"))),
+        match self.failed {
+            None => Ok(self.log),
+            Some(why) => Err(Failure::failed(format!("the log of requests cannot be written: {why}"))),
         }
     }
 }
 
 /// A pipe is empty the second time.
-fn can_be_read_twice(question: &Question) -> bool {
+pub(super) fn can_be_read_twice(question: &Question) -> bool {
     std::iter::once(&question.trace).chain(question.also.iter().map(|(path, _)| path)).all(|path| path.is_file())
 }
 

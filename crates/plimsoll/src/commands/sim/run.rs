@@ -1,7 +1,8 @@
 //! One run, with a bar while it goes on.
 
-use super::progress::Progress;
-use super::{RunArgs, write};
+use super::RunArgs;
+use super::outputs::{Output, apart};
+use super::progress::{Progress, can_be_read_twice};
 use crate::{Failure, output};
 use plimsoll_core::Nanos;
 use plimsoll_sim::baselines::Policy;
@@ -10,30 +11,27 @@ use plimsoll_sim::question::KernelFamily;
 use plimsoll_sim::tier::TierConfig;
 use plimsoll_sim::world::{Change, StartUp};
 use plimsoll_sim::{InputOptions, Question, QuestionError, RunError, Slo, Warp, compare, html};
-use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let question = question(args)?;
-    let log = args.requests.as_ref().map(|path| {
-        let why = |error| Failure::failed(format!("{}: cannot be written: {error}", path.display()));
-        std::fs::File::create(path).map(BufWriter::new).map_err(why)
-    });
-    let mut progress = Progress::new(&question, log.transpose()?);
+    let Files { json, html, requests } = files(args, &question)?;
+    let mut progress = Progress::new(&question, requests);
     let answer = question.answer(&mut progress);
-    progress.end()?;
-    let report = answer.map_err(failure)?;
+    let requests = progress.end()?;
+    let report = answer.map_err(|error| failure_of(error, &question))?;
     if report.setup.skipped_rows > 0 {
         output::note(&format!("{} rows could not be used and were passed over", report.setup.skipped_rows));
     }
-    if let Some(path) = &args.html {
-        write(path, &html::page(std::slice::from_ref(&report)))?;
+    requests.map_or(Ok(()), Output::keep)?;
+    if let Some(file) = html {
+        file.put(&html::page(std::slice::from_ref(&report)))?;
     }
-    if let Some(path) = &args.json {
-        write(path, &report.to_json())?;
+    if let Some(file) = json {
+        file.put(&report.to_json())?;
     }
     if args.json.as_ref().is_none_or(|path| path.as_os_str() != "-") {
-        output::data(&compare::table(std::slice::from_ref(&report.setup.policy), &[&report]))?;
+        output::data(&compare::page(std::slice::from_ref(&report.setup.policy), &[&report]))?;
     }
     Ok(())
 }
@@ -43,11 +41,47 @@ pub(super) fn failure(error: QuestionError) -> Failure {
     match error {
         QuestionError::Asked(what) => Failure::usage(what),
         QuestionError::Run(RunError::Interrupted) => Failure::interrupted(),
-        QuestionError::Run(error @ RunError::Input(_)) => {
-            Failure::failed(error).hint("`--skip-bad` passes over rows that cannot be used")
-        }
         QuestionError::Run(error) => Failure::failed(error),
     }
+}
+
+/// The same, with a hint where it would help.
+pub(super) fn failure_of(error: QuestionError, question: &Question) -> Failure {
+    let of_input = matches!(error, QuestionError::Run(RunError::Input(_)));
+    let failure = failure(error);
+    if of_input && !question.input.skip_bad && can_be_read_twice(question) && skipping_helps(question) {
+        return failure.hint("`--skip-bad` passes over rows that cannot be used");
+    }
+    failure
+}
+
+/// All of it can be read, but for rows that are passed over.
+fn skipping_helps(question: &Question) -> bool {
+    let input = InputOptions { skip_bad: true, ..question.input };
+    let sessions = Question { input, ..question.clone() }.sessions();
+    sessions.is_ok_and(|sessions| {
+        let mut some = false;
+        sessions.source.inspect(|_| some = true).all(|session| session.is_ok()) && some
+    })
+}
+
+/// What is written.
+pub(super) struct Files {
+    pub(super) json: Option<Output>,
+    pub(super) html: Option<Output>,
+    pub(super) requests: Option<Output>,
+}
+
+/// Opens them, where none is among what is read.
+pub(super) fn files(args: &RunArgs, question: &Question) -> Result<Files, Failure> {
+    let traces = std::iter::once(&question.trace).chain(question.also.iter().map(|(path, _)| path));
+    let profile = Some(Path::new(&question.profile)).filter(|path| path.is_file());
+    apart(
+        traces.map(PathBuf::as_path).chain(profile),
+        &[args.json.as_ref(), args.html.as_ref(), args.requests.as_ref()],
+    )?;
+    let open = |path: &Option<PathBuf>| path.as_deref().map(Output::open).transpose();
+    Ok(Files { json: open(&args.json)?, html: open(&args.html)?, requests: open(&args.requests)? })
 }
 
 pub(super) fn question(args: &RunArgs) -> Result<Question, Failure> {
@@ -116,10 +150,15 @@ fn context_wait(text: &str) -> Result<ContextWait, Failure> {
     read().ok_or_else(|| Failure::usage(format!("--context-wait {text:?}: expected STEPS or STEPS+STEPS")))
 }
 
+fn slowdown(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|times| (1..=1_000).contains(times))
+}
+
 /// What happens to engines.
 fn changes(args: &RunArgs) -> Result<Vec<(Nanos, Change)>, Failure> {
     let wrong = |text: &str, form: &str| Failure::usage(format!("{text:?}: expected {form}"));
-    let seconds = |text: &str| text.parse::<f64>().ok().filter(|s| *s >= 0.0).map(Nanos::from_secs_f64);
+    let seconds =
+        |text: &str| text.parse::<f64>().ok().filter(|s| *s >= 0.0 && s.is_finite()).map(Nanos::from_secs_f64);
     let start_up = |time: Nanos| StartUp(vec![("start".to_owned(), time)]);
     let mut changes = Vec::new();
     for text in &args.kill {
@@ -140,9 +179,9 @@ fn changes(args: &RunArgs) -> Result<Vec<(Nanos, Change)>, Failure> {
         let read = || {
             let (instance, rest) = text.split_once('@')?;
             let (at, times) = rest.split_once('*')?;
-            Some((seconds(at)?, Change::Slow { instance: instance.parse().ok()?, times: times.parse().ok()? }))
+            Some((seconds(at)?, Change::Slow { instance: instance.parse().ok()?, times: slowdown(times)? }))
         };
-        changes.push(read().ok_or_else(|| wrong(text, "ENGINE@SECOND*TIMES"))?);
+        changes.push(read().ok_or_else(|| wrong(text, "ENGINE@SECOND*TIMES, TIMES a whole number from 1 to 1000"))?);
     }
     for text in &args.join {
         let read = || {
