@@ -2,6 +2,10 @@
 //!
 //! One place turns names and numbers into a [`Config`], so that the command line, experiments and tests mean the same by them.
 
+mod checks;
+#[cfg(test)]
+mod tests;
+
 use crate::baselines::Policy;
 use crate::collect::Slo;
 use crate::engine::{ContextWait, EngineShape, Reserve};
@@ -12,7 +16,7 @@ use crate::tier::TierConfig;
 use crate::world::{Change, Config, FleetConfig, KvBalance, Mover, RunError, Source, Watcher, in_words, run};
 use plimsoll_core::Nanos;
 use plimsoll_load::SchedulerConfig;
-use plimsoll_timing::{Kernel, Profile, StepShape};
+use plimsoll_timing::{Kernel, Profile};
 use plimsoll_traffic::admission::Rules;
 use plimsoll_workload::Session;
 use plimsoll_workload::traces::TraceError;
@@ -26,9 +30,6 @@ const MOST_TARGETS: u64 = 1 << 15;
 
 const DOUBT: &str = "times that are taken for seconds look like milliseconds: whole numbers over more than a year, or beyond the \
                      year 5000; name the column `timestamp_ms` where they are";
-
-/// An hour. Steps are femtoseconds in 64 bits, which end at five hours.
-const LONGEST_STEP_US: f64 = 3.6e9;
 
 /// What is asked. [`Question::new`] gives the defaults.
 #[derive(Clone, Debug, PartialEq)]
@@ -257,78 +258,6 @@ impl Question {
         Ok(run(config, Box::new(sessions.into_iter().map(Ok)), watcher)?)
     }
 
-    /// An engine that steps its running requests has room for a token of each.
-    fn raised_budget(&self) -> Result<Option<String>, QuestionError> {
-        let Some(asked) = self.token_budget else { return Ok(None) };
-        let serving = self.profile()?.serving;
-        let raised = serving.token_budget > asked;
-        Ok(raised.then(|| {
-            format!(
-                "the token budget of {asked} was raised to {}, one for each of the {} requests that a step may hold",
-                serving.token_budget, serving.max_running
-            )
-        }))
-    }
-
-    /// Names of engines that are and of those that join, in the changes.
-    fn check_changes(&self) -> Result<(), QuestionError> {
-        let joins = self.changes.iter().filter(|(_, change)| matches!(change, Change::Join { .. })).count() as u32;
-        let engines = self.instances.saturating_add(self.decode_instances).saturating_add(joins);
-        for (_, change) in &self.changes {
-            let (instance, times) = match change {
-                Change::Die { instance } | Change::Return { instance, .. } => (*instance, 1),
-                Change::Slow { instance, times } => (*instance, *times),
-                Change::Join { .. } => continue,
-            };
-            if instance >= engines {
-                return Err(QuestionError::Asked(format!(
-                    "there is no engine {instance}: they are counted from 0, and the last one is {}",
-                    engines.saturating_sub(1)
-                )));
-            }
-            if times == 0 {
-                return Err(QuestionError::Asked(format!("engine {instance}: a step cannot take 0 times as long")));
-            }
-        }
-        Ok(())
-    }
-
-    /// Rates of links, and the longest steps that the profile can ask for.
-    fn check_speeds(&self, profile: &Profile) -> Result<(), QuestionError> {
-        let links = [
-            ("the network's", self.network_bytes_per_s),
-            ("the host memory's", self.host.map(|tier| tier.bytes_per_s)),
-            ("the pool's", self.pool.map(|tier| tier.bytes_per_s)),
-        ];
-        for (name, bytes_per_s) in links {
-            if bytes_per_s.is_some_and(|rate| !(rate > 0.0 && rate.is_finite())) {
-                return Err(QuestionError::Asked(format!("{name} rate must be above 0 GB/s")));
-            }
-        }
-        let serving = &profile.serving;
-        let mut prefill = StepShape::default();
-        prefill.add_prefill(serving.token_budget, serving.context_tokens, true);
-        let mut decode = StepShape::default();
-        let running = serving.max_running;
-        let contexts = running.saturating_mul(serving.context_tokens).min(serving.kv_tokens);
-        decode.add_decodes(running, contexts, serving.context_tokens);
-        for (name, shape) in
-            [("prefill of a whole token budget", prefill), ("decoding as many requests as may run", decode)]
-        {
-            let step_us = profile.cost(&shape).total_us() / self.speedup;
-            if !(0.0..=LONGEST_STEP_US).contains(&step_us) {
-                return Err(QuestionError::Asked(format!(
-                    "profile {}: {name}, at the longest context, would take {:e} s for one step; at most {} s, so look at \
-                     its constants",
-                    profile.name,
-                    step_us / 1e6,
-                    LONGEST_STEP_US / 1e6
-                )));
-            }
-        }
-        Ok(())
-    }
-
     /// The profile, where the question is none that must be refused.
     fn checked(&self) -> Result<Profile, QuestionError> {
         let profile = self.profile()?;
@@ -479,93 +408,4 @@ fn load_profile(name: &str) -> Result<Profile, QuestionError> {
     let text = std::fs::read_to_string(name)
         .map_err(|error| QuestionError::Asked(format!("{name}: cannot be read: {error}; check the path")))?;
     Profile::parse(name, &text).map_err(|error| asked(&error))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::world::{Nobody, StartUp};
-
-    fn asked(change: impl FnOnce(&mut Question)) -> Result<Report, QuestionError> {
-        let trace = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(trace.path(), "t_s,input_tokens,output_tokens\n0,5,3\n").unwrap();
-        let mut question = Question::new(trace.path(), "h100-llama3-8b", 2, Policy::Random);
-        change(&mut question);
-        question.answer(&mut Nobody)
-    }
-
-    /// Found by hand: each of them ran, or ended the program with an overflow.
-    #[test]
-    fn engines_that_are_not_there_and_speeds_that_are_none_are_refused() {
-        let error = |change: fn(&mut Question)| asked(change).unwrap_err().to_string();
-        let kill = error(|question| question.changes = vec![(Nanos::ZERO, Change::Die { instance: 2 })]);
-        assert_eq!(kill, "there is no engine 2: they are counted from 0, and the last one is 1");
-        let slow = error(|question| question.changes = vec![(Nanos::ZERO, Change::Slow { instance: 1, times: 0 })]);
-        assert!(slow.starts_with("engine 1: a step cannot take 0 times"), "{slow}");
-        assert!(
-            asked(|question| {
-                question.changes = vec![
-                    (Nanos::ZERO, Change::Join { start_up: StartUp::default() }),
-                    (Nanos(1), Change::Slow { instance: 2, times: 3 }),
-                ];
-            })
-            .is_ok()
-        );
-        for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            let tier = TierConfig { capacity_tokens: 1, bytes_per_s: rate, latency: Nanos::ZERO };
-            for result in [
-                asked(|question| question.network_bytes_per_s = Some(rate)),
-                asked(|question| question.host = Some(tier)),
-                asked(|question| question.pool = Some(tier)),
-            ] {
-                assert!(result.unwrap_err().to_string().ends_with("rate must be above 0 GB/s"), "{rate}");
-            }
-        }
-        let slow = error(|question| question.speedup = 1e-12);
-        assert!(slow.contains("h100-llama3-8b: prefill of a whole token budget"), "{slow}");
-    }
-
-    #[test]
-    fn a_budget_that_is_raised_is_said_and_changes_are_in_words() {
-        let report = asked(|question| {
-            question.token_budget = Some(1);
-            let again = StartUp(vec![("weights".to_owned(), Nanos::from_secs(30))]);
-            let at = Nanos::from_millis(1_500);
-            question.changes = vec![
-                (at, Change::Return { instance: 0, start_up: again }),
-                (at, Change::Slow { instance: 1, times: 3 }),
-            ];
-        });
-        let report = report.unwrap();
-        assert!(
-            report.notes.iter().any(|note| note.starts_with("the token budget of 1 was raised to ")),
-            "{:?}",
-            report.notes
-        );
-        let words = "at 1.5 s engine 0 is started again, for 30 s; at 1.5 s engine 1 takes 3 times as long for a step";
-        assert_eq!(report.setup.settings["changes"], words);
-        assert!(asked(|question| question.token_budget = Some(4_096)).unwrap().notes.is_empty());
-    }
-
-    #[test]
-    fn a_trace_of_which_nothing_is_left_is_no_answer() {
-        let trace = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(trace.path(), "t_s,input_tokens,output_tokens\n0,no,3\n").unwrap();
-        let mut question = Question::new(trace.path(), "h100-llama3-8b", 2, Policy::Random);
-        question.input.skip_bad = true;
-        let error = question.answer(&mut Nobody).unwrap_err().to_string();
-        assert!(error.ends_with("nothing is left to replay; 1 rows were passed over"), "{error}");
-    }
-
-    /// Found in review: beyond 32,768 targets, caches of different engines had one number.
-    #[test]
-    fn fleets_of_more_targets_than_the_view_tells_apart_are_refused() {
-        let trace = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(trace.path(), "t_s,input_tokens,output_tokens\n0,5,3\n").unwrap();
-        let mut question = Question::new(trace.path(), "h100-llama3-8b", 4_096, Policy::Random);
-        question.ranks = Some(8);
-        question.changes = vec![(Nanos::ZERO, Change::Join { start_up: StartUp::default() })];
-        let error = question.answer(&mut Nobody).unwrap_err();
-        assert!(error.to_string().starts_with("32776 ranks in all; at most 32768"), "{error}");
-    }
 }

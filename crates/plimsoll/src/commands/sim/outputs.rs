@@ -26,7 +26,7 @@ impl Output {
     /// When it cannot be written.
     pub(super) fn open(path: &Path) -> Result<Output, Failure> {
         let (file, beside) =
-            if is_stdout(path) { (None, None) } else { create(path).map_err(|why| fails(path, why))? };
+            if is_stdout(path) { (None, None) } else { create(path).map_err(|why| fails(path, &why))? };
         Ok(Output { path: path.to_owned(), beside, file: file.map(BufWriter::new) })
     }
 
@@ -38,7 +38,7 @@ impl Output {
         if self.file.is_none() {
             return output::data(text);
         }
-        self.write_all(text.as_bytes()).map_err(|why| fails(&self.path, why))?;
+        self.write_all(text.as_bytes()).map_err(|why| fails(&self.path, &why))?;
         self.keep()
     }
 
@@ -51,7 +51,7 @@ impl Output {
             Some((beside, name)) => std::fs::rename(beside, name),
             None => Ok(()),
         });
-        kept.map_err(|why| fails(&self.path, why))?;
+        kept.map_err(|why| fails(&self.path, &why))?;
         self.beside = None;
         Ok(())
     }
@@ -123,7 +123,7 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-fn fails(path: &Path, why: io::Error) -> Failure {
+fn fails(path: &Path, why: &io::Error) -> Failure {
     Failure::failed(format!("{}: cannot be written: {why}", path.display()))
 }
 
