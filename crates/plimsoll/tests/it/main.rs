@@ -5,4 +5,5 @@ mod help;
 mod model_folder;
 mod program;
 mod serving;
+mod sim;
 mod traces;

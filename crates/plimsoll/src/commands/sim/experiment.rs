@@ -4,7 +4,7 @@ use super::progress::{Progress, can_be_read_twice};
 use super::{ExperimentArgs, RunArgs, run as one};
 use crate::{Failure, output};
 use plimsoll_sim::experiment::variants;
-use plimsoll_sim::{Answers, Report, compare, html};
+use plimsoll_sim::{Answers, Question, Report, compare, html};
 
 pub(super) fn run(args: &ExperimentArgs) -> Result<(), Failure> {
     if let Some(flag) = ignored(&args.name, &args.run) {
@@ -17,8 +17,9 @@ pub(super) fn run(args: &ExperimentArgs) -> Result<(), Failure> {
         return Err(Failure::usage(what).hint("write it to a file first"));
     }
     let questions = variants(&args.name, &base).ok_or_else(|| Failure::usage("there is no such experiment"))?;
+    let questions = unlike(questions);
     if questions.len() < 2 {
-        return Err(Failure::usage(format!("{} instances give nothing to vary; ask for more", base.instances)));
+        return Err(Failure::usage(format!("{} engine gives nothing to vary; ask for more", base.instances)));
     }
     let one::Files { json, html, .. } = one::files(&args.run, &base)?;
     let (mut names, mut reports) = (Vec::new(), Vec::<Report>::new());
@@ -43,6 +44,21 @@ pub(super) fn run(args: &ExperimentArgs) -> Result<(), Failure> {
         output::data(&compare::page(&names, &reports.iter().collect::<Vec<_>>()))?;
     }
     Ok(())
+}
+
+/// Without those that come out as one before, of a small fleet; says which.
+fn unlike(questions: Vec<(String, Question)>) -> Vec<(String, Question)> {
+    let mut kept: Vec<(String, Question)> = Vec::new();
+    for (name, question) in questions {
+        match kept.iter().find(|(_, other)| *other == question) {
+            Some((other, _)) if *other == name => {
+                output::note(&format!("{name}: comes out again of so few engines; asked once"));
+            }
+            Some((other, _)) => output::note(&format!("{name}: with so few engines the same as {other}; asked once")),
+            None => kept.push((name, question)),
+        }
+    }
+    kept
 }
 
 const REQUESTS: &str = "--requests";
@@ -82,6 +98,18 @@ mod tests {
     struct Line {
         #[command(flatten)]
         run: RunArgs,
+    }
+
+    #[test]
+    fn what_comes_out_alike_is_asked_once() {
+        let base =
+            Question::new(std::path::Path::new("t"), "h100-llama3-8b", 1, plimsoll_sim::baselines::Policy::Random);
+        let of = |name: &str| {
+            let names = unlike(variants(name, &base).unwrap()).into_iter().map(|(name, _)| name);
+            names.collect::<Vec<_>>()
+        };
+        assert_eq!(of("sizes"), ["1 engines", "2 engines"]);
+        assert_eq!(of("coldstart"), ["all there"]);
     }
 
     #[test]
