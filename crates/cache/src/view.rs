@@ -381,6 +381,7 @@ impl FleetView {
     #[must_use]
     pub fn hits(&self, now: Nanos, prompt: &Prompt) -> BTreeMap<Target, Hit> {
         let mut hits: BTreeMap<Target, Hit> = BTreeMap::new();
+        let shared = self.in_flight.tokens(prompt);
         for (family, chain) in &prompt.chains {
             let matched = self.families.get(family).map_or_else(Matched::default, |index| index.matched(chain));
             let block = u64::from(family.block_tokens);
@@ -407,7 +408,9 @@ impl FleetView {
                 let guessed = noted.depth(&self.speculative, now, target, device as usize) as u64;
                 let mut hit = Hit::of(device, guessed, host, most, block);
                 if hit.tokens() > 0 {
-                    hit.shared_tokens = self.in_flight.tokens(target, prompt).min(hit.device_tokens);
+                    let shared =
+                        shared.binary_search_by_key(&target, |(holder, _)| *holder).map_or(0, |at| shared[at].1);
+                    hit.shared_tokens = shared.min(hit.device_tokens);
                     hits.insert(target, hit);
                 }
             }

@@ -51,7 +51,7 @@ pub struct RequestFacts {
     pub priority_at: Option<std::ops::Range<usize>>,
     /// Top-level `service_tier`, OpenAI's word for a class of service; `None` where it is no string.
     pub service_tier: Option<String>,
-    /// Where the prompt's text lies; `None` where it is no text, several, or to be embedded.
+    /// Where the prompt's text lies; `None` where it is no text, several, with media in it, or to be embedded.
     pub text: Option<PromptText>,
 }
 
@@ -161,7 +161,7 @@ pub fn scan(api: Api, body: &Bytes) -> Result<RequestFacts, RequestError> {
         Some(tokens) => Some(tokens),
         None => count_of(scan.max_tokens, "max_tokens")?,
     };
-    let mut prompts = 1;
+    let (mut prompts, mut media) = (1, false);
     let prompt = match api {
         Api::Chat => {
             let messages = required(scan.messages, "messages")?;
@@ -170,7 +170,11 @@ pub fn scan(api: Api, body: &Bytes) -> Result<RequestFacts, RequestError> {
             }
             match present(scan.input_ids) {
                 Some(ids) => count::ids(ids, "input_ids", &mut prompts)?,
-                None => PromptSize::TextBytes(count::chat(messages.get()) + present(scan.tools).map_or(0, text_bytes)),
+                None => {
+                    let (bytes, of_media) = count::chat(messages.get());
+                    media = of_media;
+                    PromptSize::TextBytes(bytes + present(scan.tools).map_or(0, text_bytes))
+                }
             }
         }
         Api::Completions => count::prompt(required(scan.prompt, "prompt")?, "prompt", &mut prompts)?,
@@ -197,7 +201,7 @@ pub fn scan(api: Api, body: &Bytes) -> Result<RequestFacts, RequestError> {
         return Err(wrong("n", &format!("prompts times `n` is {sequences}; at most {MAX_SEQUENCES} are served")));
     }
     let batch = prompts != 1 || scan.input_is_list(api);
-    let of_text = matches!(prompt, PromptSize::TextBytes(_)) && !batch;
+    let of_text = matches!(prompt, PromptSize::TextBytes(_)) && !batch && !media;
     Ok(RequestFacts {
         text: scan.prompt_text(api).filter(|_| of_text).and_then(|raw| PromptText::of(text, raw)),
         model,

@@ -22,6 +22,7 @@ use std::num::NonZeroU32;
 mod by_class;
 mod engines;
 mod exact;
+mod parts;
 #[cfg(test)]
 mod tests;
 

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 /// Tokens from one counted block to the next.
 const STRIDE_TOKENS: u32 = 256;
 
-/// How many requests hold a block, by target.
+/// How many requests hold a block, by target in ascending order.
 type Cell = SmallVec<[(Target, u32); 2]>;
 
 #[derive(Debug, Default)]
@@ -42,9 +42,9 @@ impl InFlight {
                 at
             });
             let cell = &mut self.cells[at as usize];
-            match cell.iter_mut().find(|(held, _)| *held == target) {
-                Some((_, count)) => *count += 1,
-                None => cell.push((target, 1)),
+            match cell.binary_search_by_key(&target, |(held, _)| *held) {
+                Ok(nth) => cell[nth].1 += 1,
+                Err(nth) => cell.insert(nth, (target, 1)),
             }
         }
     }
@@ -53,12 +53,13 @@ impl InFlight {
         for block in counted(prompt).1 {
             let Some(at) = self.at.get(block) else { continue };
             let cell = &mut self.cells[at as usize];
-            let Some(nth) = cell.iter().position(|(held, _)| *held == target) else { continue };
+            // Somebody else's view of the model, where it was dropped and made anew meanwhile: nothing of this one is in it.
+            let Ok(nth) = cell.binary_search_by_key(&target, |(held, _)| *held) else { continue };
             cell[nth].1 -= 1;
             if cell[nth].1 > 0 {
                 continue;
             }
-            cell.swap_remove(nth);
+            cell.remove(nth);
             if cell.is_empty() {
                 *cell = Cell::new();
                 self.at.remove(block);
@@ -70,13 +71,31 @@ impl InFlight {
         }
     }
 
-    /// Leading tokens of a prompt that requests on the target hold already.
-    pub(super) fn tokens(&self, target: Target, prompt: &Prompt) -> u64 {
+    /// Leading tokens of a prompt that requests hold already, by target in ascending order: one walk along the prompt for all of them.
+    pub(super) fn tokens(&self, prompt: &Prompt) -> Vec<(Target, u64)> {
         let (tokens, blocks) = counted(prompt);
-        let held = |block: &u64| {
-            self.at.get(*block).is_some_and(|at| self.cells[at as usize].iter().any(|(held, _)| *held == target))
-        };
-        (blocks.take_while(held).count() * tokens) as u64
+        let mut all: Vec<(Target, u64)> = Vec::new();
+        // Places in `all` of those that hold everything so far.
+        let mut going: Vec<usize> = Vec::new();
+        for (depth, block) in (0u64..).zip(blocks) {
+            let Some(at) = self.at.get(block) else { break };
+            let cell = &self.cells[at as usize];
+            if depth == 0 {
+                all.extend(cell.iter().map(|(target, _)| (*target, 0)));
+                going.extend(0..all.len());
+            }
+            // Both in ascending order of targets.
+            let mut held = cell.iter().map(|(target, _)| *target).peekable();
+            going.retain(|place| {
+                while held.next_if(|target| *target < all[*place].0).is_some() {}
+                held.peek() == Some(&all[*place].0)
+            });
+            if going.is_empty() {
+                break;
+            }
+            going.iter().for_each(|place| all[*place].1 += tokens as u64);
+        }
+        all
     }
 
     #[cfg(test)]

@@ -6,17 +6,28 @@ use serde_json::value::RawValue;
 /// What an image or a recording that came as base64 is counted as: what a picture of a million pixels takes, in bytes of text.
 const MEDIA_BYTES: u64 = 4_096;
 
-/// Bytes of a chat's JSON, its media counted as what they become.
-pub(super) fn chat(json: &str) -> u64 {
-    let mut bytes = json.len() as u64;
-    let mut rest = json.as_bytes();
-    while let Some(at) = memchr::memmem::find(rest, b";base64,") {
-        let data = &rest[at + 8..];
-        let end = memchr::memchr(b'"', data).unwrap_or(data.len());
-        bytes = bytes - end as u64 + MEDIA_BYTES.min(end as u64);
-        rest = &data[end..];
+/// Longest beginning of a data URL before its data.
+const MOST_HEAD: usize = 128;
+
+/// Bytes of a chat's JSON with its media counted as what they become, and whether there are any.
+pub(super) fn chat(json: &str) -> (u64, bool) {
+    let (mut bytes, mut media) = (json.len() as u64, false);
+    let mut from = 0;
+    while let Some(at) = memchr::memmem::find(&json.as_bytes()[from..], b";base64,").map(|at| from + at) {
+        from = at + b";base64,".len();
+        let head = &json.as_bytes()[at.saturating_sub(MOST_HEAD)..at];
+        let text = memchr::memrchr(b'"', head).map_or(&[][..], |quote| &head[quote + 1..]);
+        if !text.starts_with(b"data:") {
+            continue;
+        }
+        let data = &json.as_bytes()[from..];
+        let of_data = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/=-_\\".contains(byte);
+        let len = data.iter().position(|byte| !of_data(byte)).unwrap_or(data.len()) as u64;
+        bytes = bytes - len + MEDIA_BYTES.min(len);
+        media = true;
+        from += len as usize;
     }
-    bytes
+    (bytes, media)
 }
 
 /// A string, a list of strings, a list of ids, or a list of lists of ids.

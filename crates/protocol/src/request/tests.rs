@@ -136,4 +136,7 @@ fn media_are_counted_as_what_they_become() {
     let image = chat(&format!("data:image/png;base64,{}", "QUJD".repeat(250_000)));
     assert!((4_096..4_400).contains(&image), "{image}");
     assert!(chat("data:image/png;base64,QUJD") < 200, "a small one is no more than it is");
+    // Prose that talks of such things is prose.
+    let prose = "so much to say ".repeat(1_000);
+    assert!(chat(&format!(";base64,{prose}")) > 15_000 && chat(&format!("data:image/png;base64,{prose}")) > 15_000);
 }

@@ -12,8 +12,7 @@ use plimsoll_core::{Class, Nanos, RequestId};
 /// The feasible set is looked at again at most this often. It takes some 30 us; what changes meanwhile is seen by the next
 /// look, and nobody is let go who cannot keep his promise.
 const SLO_EVERY: Nanos = Nanos::from_millis(5);
-/// Requests looked at, nearest deadline first. The rule goes in deadline order and drops only from what it has passed, so what it drops
-/// from the nearest is dropped from all: looking at fewer never refuses more, only later.
+/// Requests looked at, those first whose first token is due first. Looking at fewer refuses later, and lets a promise beyond them press nobody yet.
 const SLO_WINDOW: usize = 512;
 /// How long until a request that waits is looked at again though nothing was heard of the pool.
 const LOOK_AGAIN: Nanos = Nanos::from_millis(20);
@@ -116,19 +115,23 @@ impl Admission {
 
     /// Who is next of the classes that are not gone round: by the shares of the classes, but for a class whose promises are about to be broken.
     fn first_in_turn(&self, passed: [bool; 3], now: Nanos) -> Option<RequestId> {
-        let pressed = Class::ALL.into_iter().find(|class| !passed[*class as usize] && self.is_pressed(*class, now));
+        // The highest of them, or nobody: where its credit is used up it waits for its share, and none below it goes before it instead.
+        let at_stake = Class::ALL.into_iter().find(|class| !passed[*class as usize] && self.is_at_stake(*class, now));
+        let pressed = at_stake.filter(|class| self.has_credit(*class));
         self.line.peek(|class| !passed[class as usize] && pressed.is_none_or(|pressed| class == pressed))
     }
 
     /// Promises of this class can all be kept, but not if the engines are given as much as they may be of others: the class goes before those below it, on
-    /// credit. It pays back when it can wait, and its credit is what the pool does while a class may have nothing.
-    fn is_pressed(&self, class: Class, now: Nanos) -> bool {
+    /// credit.
+    fn is_at_stake(&self, class: Class, now: Nanos) -> bool {
         let until = self.may_stand_until[class as usize];
-        until.is_some_and(|until| until <= now + self.rules.engine_queue)
-            && self.line.depth_of(class).requests > 0
-            && self.capacity_tokens_per_s().is_some_and(|capacity| {
-                self.line.lead_tokens(class) as f64 <= capacity * self.rules.aging.as_secs_f64()
-            })
+        until.is_some_and(|until| until <= now + self.rules.engine_queue) && self.line.depth_of(class).requests > 0
+    }
+
+    /// A class pays back when it can wait, and its credit is what the pool does while a class may have nothing.
+    fn has_credit(&self, class: Class) -> bool {
+        let aging_s = self.rules.aging.as_secs_f64();
+        self.capacity_tokens_per_s().is_some_and(|capacity| self.line.lead_tokens(class) as f64 <= capacity * aging_s)
     }
 
     /// Who of a class goes: the first in turn. Where that one is long and held back, the first behind it that is not, of those in front: what
@@ -154,7 +157,7 @@ impl Admission {
         let due = self.changed || self.slo_due.is_some_and(|due| due <= now);
         let early = self.slo_ran.is_some_and(|ran| now.since(ran) < SLO_EVERY);
         if self.line.promised() == 0 {
-            self.may_stand_until = [None; 3];
+            (self.may_stand_until, self.slo_due) = ([None; 3], None);
             return;
         }
         if !due || early {
@@ -162,12 +165,18 @@ impl Admission {
         }
         (self.changed, self.slo_ran, self.slo_due) = (false, Some(now), None);
         let Some(engines) = Engines::new(self.room.free_at(now)) else { return };
-        let ByClass { verdict, slack } = feasible_by_class(&self.line.jobs(SLO_WINDOW), &engines);
+        let tenant = |key: RequestId| {
+            let name = self.books.get(key).map(|flight| flight.tenant.clone());
+            let weight = name.as_ref().map_or(1, |name| self.rules.tenant(name).weight);
+            (name, weight)
+        };
+        let ByClass { verdict, slack } = feasible_by_class(&self.line.jobs(SLO_WINDOW), &engines, &tenant);
         self.may_stand_until = slack.map(|slack| slack.map(|slack| now + slack));
         self.slo_due = verdict.slack.map(|slack| now + slack);
         for refused in verdict.refused {
             if let Some(waiter) = self.line.get(refused.key).copied() {
-                self.line_miss(refused.key, &waiter, refused.finish, now);
+                // The rule was told an earlier deadline: this is what comes behind it.
+                self.line_miss(refused.key, &waiter, refused.finish + waiter.beside(), now);
             }
         }
     }

@@ -4,6 +4,7 @@ use plimsoll_core::Nanos;
 
 const LEAST: Nanos = Nanos::from_secs(1);
 const MOST: Nanos = Nanos::from_secs(300);
+const LEAST_SPREAD_S: f64 = 3.0;
 
 /// Seeded: the same calls give the same times.
 #[derive(Clone, Copy, Debug)]
@@ -14,10 +15,11 @@ impl Jitter {
         Jitter(seed)
     }
 
-    /// `wait` (not known: a second) and up to half as long again, within what a client will believe.
+    /// `wait` (not known: a second) and up to half as long again, within what a client will believe. Clients are told whole seconds, so a short
+    /// time is spread over several.
     pub(crate) fn spread(&mut self, wait: Option<Nanos>) -> Nanos {
         let wait = wait.unwrap_or(LEAST).clamp(LEAST, MOST);
-        wait + Nanos::from_secs_f64(wait.as_secs_f64() * 0.5 * self.draw())
+        wait + Nanos::from_secs_f64((wait.as_secs_f64() * 0.5).max(LEAST_SPREAD_S) * self.draw())
     }
 
     /// Uniform in 0..1: splitmix64 (G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", 2014).

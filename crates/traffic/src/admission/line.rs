@@ -36,9 +36,15 @@ impl Waiter {
     fn job(&self, key: RequestId) -> Option<Job<RequestId>> {
         let standing = if self.on_miss.is_some() { Standing::Promised } else { Standing::Unbound };
         let service = self.service?;
-        let work = self.work.map_or(service, |work| work.min(service));
+        let beside = self.beside();
         // Added up is what keeps engines busy; what a request takes beyond that it takes beside others, and must be done by so much earlier.
-        Some(Job { key, deadline: self.first_token_by - (service - work), service: work, standing })
+        Some(Job { key, deadline: self.first_token_by - beside, service: service - beside, standing })
+    }
+
+    /// The part of its service that keeps no engine from others.
+    pub(crate) fn beside(&self) -> Nanos {
+        let service = self.service.unwrap_or(Nanos::ZERO);
+        service - self.work.map_or(service, |work| work.min(service))
     }
 }
 
