@@ -139,11 +139,11 @@ impl Lockstep {
     /// when it is slowed. Nothing is posted before the slowest rank is done, and not before [`Self::end`].
     pub(crate) fn begin(&mut self, least: Duration, slow: Option<SlowStep>) -> Option<Begun> {
         let slowed = |took: Duration| slow.map_or(took, |slow| slow.stretch(took)).max(least);
+        // The first rank tells when it has planned; the others need not wait for what it computes, and it is not charged for theirs.
+        self.ranks.iter_mut().skip(1).for_each(Core::tell_readers);
         let started = self.clock.now();
         let mut begun = started;
         let mut parts = Vec::with_capacity(self.ranks.len());
-        // The first rank tells when it has planned; the others need not wait for what it computes.
-        self.ranks.iter_mut().skip(1).for_each(Core::tell_readers);
         for core in &mut self.ranks {
             let computed = core.compute(begun);
             let now = self.clock.now();

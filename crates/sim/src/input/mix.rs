@@ -53,7 +53,10 @@ impl Iterator for Mix {
             for (input, next) in &mut self.inputs {
                 *next = match input.next().transpose() {
                     Ok(next) => next,
-                    Err(error) => return Some(Err(error)),
+                    Err(error) => {
+                        self.left = 0;
+                        return Some(Err(error));
+                    }
                 };
             }
         }

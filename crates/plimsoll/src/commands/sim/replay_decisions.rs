@@ -57,12 +57,20 @@ struct Tally {
 pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     let mut lines = Lines::open(&args.log).map_err(Failure::usage)?;
     let mut tally = Tally::default();
+    // The last line may be cut short: a log that is being written, or was when its gateway ended.
     while let Some(line) = lines.next_line().map_err(Failure::failed)? {
-        let record: Record = serde_json::from_str(&line).map_err(|error| {
-            let what = format!("no decision record: {error}");
-            Failure::failed(lines.complaint(error.column().max(1), what))
-                .hint("`plimsoll serve --decision-log FILE` writes one a line")
-        })?;
+        let record: Record = match serde_json::from_str(&line) {
+            Ok(record) => record,
+            Err(error) => {
+                let what = format!("no decision record: {error}");
+                let failure = Failure::failed(lines.complaint(error.column().max(1), what));
+                if !error.is_eof() || lines.next_line().map_err(Failure::failed)?.is_some() {
+                    return Err(failure.hint("`plimsoll serve --decision-log FILE` writes one a line"));
+                }
+                *tally.not_replayable.entry("the last line is cut short".to_owned()).or_default() += 1;
+                break;
+            }
+        };
         tally.take(lines.number(), &record);
     }
     if let Some(path) = &args.json {

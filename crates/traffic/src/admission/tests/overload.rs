@@ -111,3 +111,55 @@ fn promises_to_the_high_class_are_kept_whatever_waits_below_it() {
     // The rest of what four engines do in thirty seconds.
     assert!(served as f64 > 0.1 * 32_000.0 * 30.0, "{served}");
 }
+
+/// When the high class has used its credit up, the shares hold: no class below it goes first for a promise that is the high one's.
+#[test]
+fn without_credit_the_high_class_has_its_share_and_not_less() {
+    let mut world = World::new(Rules::default(), &[KNOWN; 4]);
+    let mut owed = [0.0; 3];
+    let loads = [(Class::High, 1_500, 0.85), (Class::Medium, 3_000, 0.5), (Class::Low, 3_000, 0.5)];
+    for _ in 0..18_000u64 {
+        for (class, tokens, load) in loads {
+            let owed = &mut owed[class as usize];
+            *owed += load * 32_000.0 * STEP.as_secs_f64();
+            while *owed >= tokens as f64 {
+                *owed -= tokens as f64;
+                let first_token_by = (class == Class::High).then(|| world.now + seconds(2.0));
+                world.arrive(Arrival { first_token_by, ..plain(class, tokens) });
+            }
+        }
+        world.step();
+    }
+    let from = world.now - seconds(45.0);
+    let served = |class: Class| -> f64 {
+        let tokens = world.arrived.iter().filter(|(key, one)| {
+            one.class == class && matches!(world.ends.get(key), Some(End::FirstToken { at }) if *at > from)
+        });
+        tokens.map(|(_, one)| one.prefill_tokens as f64).sum::<f64>() / (45.0 * 32_000.0)
+    };
+    let [high, medium, low] = Class::ALL.map(served);
+    assert!(high > 0.9 * 8.0 / 13.0, "{high} {medium} {low}");
+    assert!(low > 0.5 / 13.0 && high + medium + low > 0.9, "{high} {medium} {low}");
+}
+
+/// Promises were made and kept; what waits on has none. Nobody has to be asked again at once for ever.
+#[test]
+fn without_a_promise_nothing_is_looked_at_again_at_once() {
+    let mut world = World::new(Rules::default(), &[KNOWN]);
+    for _ in 0..4 {
+        let first_token_by = Some(world.now + seconds(4.0));
+        world.arrive(Arrival { first_token_by, ..plain(Class::High, 4_000) });
+        world.arrive(plain(Class::Medium, 16_000));
+        world.arrive(plain(Class::Medium, 16_000));
+    }
+    let mut waiting = 0;
+    for _ in 0..2_000 {
+        world.step();
+        if world.admission.snapshot(world.now).classes[1].depth.requests > 0 {
+            waiting += 1;
+            let look = world.admission.next_look(world.now);
+            assert!(look.is_some_and(|look| look > world.now), "{look:?} at {}", world.now);
+        }
+    }
+    assert!(waiting > 200, "{waiting}");
+}
