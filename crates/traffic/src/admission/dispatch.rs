@@ -12,8 +12,8 @@ use plimsoll_core::{Class, Nanos, RequestId};
 /// The feasible set is looked at again at most this often. It takes some 30 us; what changes meanwhile is seen by the next
 /// look, and nobody is let go who cannot keep his promise.
 const SLO_EVERY: Nanos = Nanos::from_millis(5);
-/// Requests looked at, those first whose first token is due first. Looking at fewer refuses later, and lets a promise beyond them press nobody yet.
-const SLO_WINDOW: usize = 512;
+/// Requests of a class looked at, those first whose first token is due first. Looking at fewer refuses later, and lets a promise beyond them press nobody yet.
+const SLO_WINDOW: usize = 256;
 /// How long until a request that waits is looked at again though nothing was heard of the pool.
 const LOOK_AGAIN: Nanos = Nanos::from_millis(20);
 /// Requests of a class looked at for one that is not held back.

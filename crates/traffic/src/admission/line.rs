@@ -57,7 +57,7 @@ pub(crate) struct Line {
     queue: FairQueue<RequestId, Arc<str>>,
     waiters: BTreeMap<RequestId, Waiter>,
     /// With what the rule needs of each, so that a look walks one list; `None` while no rate is known.
-    by_deadline: BTreeMap<(Nanos, RequestId), Option<ClassJob>>,
+    by_deadline: [BTreeMap<(Nanos, RequestId), Option<ClassJob>>; 3],
     by_give_up: BTreeSet<(Nanos, RequestId)>,
     by_arrival: [BTreeSet<(Nanos, RequestId)>; 3],
     prefill_tokens: u64,
@@ -79,7 +79,7 @@ impl Line {
         Line {
             queue: FairQueue::new(bounds, weights),
             waiters: BTreeMap::new(),
-            by_deadline: BTreeMap::new(),
+            by_deadline: Default::default(),
             by_give_up: BTreeSet::new(),
             by_arrival: Default::default(),
             prefill_tokens: 0,
@@ -146,9 +146,9 @@ impl Line {
         self.leave(key)
     }
 
-    /// Jobs in deadline order, at most `most`.
+    /// Jobs whose first token is due first, at most `most` of each class: a long queue of one class hides no promise to another.
     pub(crate) fn jobs(&self, most: usize) -> Vec<ClassJob> {
-        self.by_deadline.values().take(most).filter_map(|job| *job).collect()
+        self.by_deadline.iter().flat_map(|class| class.values().take(most)).filter_map(|job| *job).collect()
     }
 
     /// Requests that may be refused for their promise.
@@ -190,7 +190,7 @@ impl Line {
 
     fn enter(&mut self, key: RequestId, waiter: Waiter) {
         let job = waiter.job(key).map(|job| (waiter.class, job));
-        self.by_deadline.insert((waiter.first_token_by, key), job);
+        self.by_deadline[waiter.class as usize].insert((waiter.first_token_by, key), job);
         self.by_give_up.insert((waiter.give_up, key));
         self.by_arrival[waiter.class as usize].insert((waiter.arrived, key));
         self.prefill_tokens = self.prefill_tokens.saturating_add(waiter.prefill_tokens);
@@ -200,7 +200,7 @@ impl Line {
 
     fn leave(&mut self, key: RequestId) -> Option<Waiter> {
         let waiter = self.waiters.remove(&key)?;
-        self.by_deadline.remove(&(waiter.first_token_by, key));
+        self.by_deadline[waiter.class as usize].remove(&(waiter.first_token_by, key));
         self.by_give_up.remove(&(waiter.give_up, key));
         self.by_arrival[waiter.class as usize].remove(&(waiter.arrived, key));
         self.prefill_tokens -= waiter.prefill_tokens;
