@@ -19,6 +19,12 @@ pub fn data(text: &str) -> Result<(), Failure> {
     }
 }
 
+/// Text that others have a say in, such as the names of models, without what a terminal would obey.
+#[must_use]
+pub fn tame(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
+}
+
 /// Writes one line to stderr; nobody is left to tell when that fails.
 pub fn note(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
@@ -39,4 +45,14 @@ pub fn complain(failure: &Failure) {
 #[must_use]
 pub fn colours() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && std::io::stderr().is_terminal()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_cannot_write_to_the_terminal() {
+        assert_eq!(tame("ev\x1b]0;pwn\x07il\nnext"), "ev\u{fffd}]0;pwn\u{fffd}il\nnext");
+    }
 }

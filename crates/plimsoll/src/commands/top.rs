@@ -60,7 +60,7 @@ async fn once(source: &Source) -> Result<(), Failure> {
     let before = source.look().await?;
     tokio::time::sleep(BETWEEN_LOOKS).await;
     let now = source.look().await?;
-    output::data(&view::text(&view::tables(Some(&before), &now)))
+    output::data(&output::tame(&view::text(&view::tables(Some(&before), &now))))
 }
 
 async fn watch(source: &Source, interval: Duration, terminal: &mut ratatui::DefaultTerminal) -> Result<(), Failure> {

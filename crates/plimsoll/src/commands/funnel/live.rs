@@ -31,6 +31,7 @@ async fn show(args: &FunnelArgs, endpoint: &Endpoint) -> Result<(), Failure> {
     loop {
         let report = ask(endpoint).await?;
         let text = if args.json { format!("{report}\n") } else { table::text(&report) };
+        let text = output::tame(&text);
         output::data(&if renew { format!("\x1b[H\x1b[2J{text}") } else { text })?;
         if args.once {
             return Ok(());
