@@ -6,6 +6,7 @@
 //! until it has been learnt anew: affinity on a false belief costs more than none.
 
 mod approximate;
+mod by_block;
 mod in_flight;
 mod publisher;
 mod speculative;

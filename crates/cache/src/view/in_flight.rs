@@ -5,23 +5,15 @@
 //! one for every 256 tokens: a new prompt's leading blocks with a count above zero need no room of their own.
 
 use super::Prompt;
-use crate::fingerprint_map::FingerprintMap;
+use super::by_block::ByBlock;
 use plimsoll_core::Target;
-use smallvec::SmallVec;
 
 /// Tokens from one counted block to the next.
 const STRIDE_TOKENS: u32 = 256;
 
-/// How many requests hold a block, by target in ascending order.
-type Cell = SmallVec<[(Target, u32); 2]>;
-
+/// How many requests hold each block, by target in ascending order.
 #[derive(Debug, Default)]
-pub(super) struct InFlight {
-    /// From a block to its cell.
-    at: FingerprintMap,
-    cells: Vec<Cell>,
-    free: Vec<u32>,
-}
+pub(super) struct InFlight(ByBlock<(Target, u32)>);
 
 /// The counted blocks of a prompt, in the first of its families: the same each time it is asked.
 fn counted(prompt: &Prompt) -> (usize, impl Iterator<Item = u64> + '_) {
@@ -33,15 +25,7 @@ fn counted(prompt: &Prompt) -> (usize, impl Iterator<Item = u64> + '_) {
 impl InFlight {
     pub(super) fn enter(&mut self, target: Target, prompt: &Prompt) {
         for block in counted(prompt).1 {
-            let at = self.at.get(block).unwrap_or_else(|| {
-                let at = self.free.pop().unwrap_or_else(|| {
-                    self.cells.push(Cell::new());
-                    self.cells.len() as u32 - 1
-                });
-                self.at.insert(block, at);
-                at
-            });
-            let cell = &mut self.cells[at as usize];
+            let cell = self.0.of(block);
             match cell.binary_search_by_key(&target, |(held, _)| *held) {
                 Ok(nth) => cell[nth].1 += 1,
                 Err(nth) => cell.insert(nth, (target, 1)),
@@ -49,25 +33,16 @@ impl InFlight {
         }
     }
 
+    /// Where a model's view was dropped and made anew meanwhile, nothing of the request is in it.
     pub(super) fn leave(&mut self, target: Target, prompt: &Prompt) {
         for block in counted(prompt).1 {
-            let Some(at) = self.at.get(block) else { continue };
-            let cell = &mut self.cells[at as usize];
-            // Somebody else's view of the model, where it was dropped and made anew meanwhile: nothing of this one is in it.
-            let Ok(nth) = cell.binary_search_by_key(&target, |(held, _)| *held) else { continue };
-            cell[nth].1 -= 1;
-            if cell[nth].1 > 0 {
-                continue;
-            }
-            cell.remove(nth);
-            if cell.is_empty() {
-                *cell = Cell::new();
-                self.at.remove(block);
-                self.free.push(at);
-                if self.at.is_empty() {
-                    (self.cells, self.free) = (Vec::new(), Vec::new());
+            self.0.take(block, |cell| {
+                let Ok(nth) = cell.binary_search_by_key(&target, |(held, _)| *held) else { return };
+                cell[nth].1 -= 1;
+                if cell[nth].1 == 0 {
+                    cell.remove(nth);
                 }
-            }
+            });
         }
     }
 
@@ -78,8 +53,7 @@ impl InFlight {
         // Places in `all` of those that hold everything so far.
         let mut going: Vec<usize> = Vec::new();
         for (depth, block) in (0u64..).zip(blocks) {
-            let Some(at) = self.at.get(block) else { break };
-            let cell = &self.cells[at as usize];
+            let Some(cell) = self.0.get(block) else { break };
             if depth == 0 {
                 all.extend(cell.iter().map(|(target, _)| (*target, 0)));
                 going.extend(0..all.len());
@@ -100,6 +74,6 @@ impl InFlight {
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.at.is_empty()
+        self.0.is_empty()
     }
 }

@@ -9,24 +9,18 @@
 //! asking for each. (Asking took half of a lookup's time before 100 engines in the simulator.)
 
 use super::Family;
-use crate::fingerprint_map::FingerprintMap;
+use super::by_block::ByBlock;
 use plimsoll_core::{Nanos, Target};
-use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
 /// Most blocks written down at once; older decisions give way.
 const MOST_BLOCKS: usize = 1 << 20;
 
-/// Who will have a block, and until when that counts.
-type Cell = SmallVec<[(Target, Nanos); 2]>;
-
 #[derive(Debug, Default)]
 pub(super) struct Speculative {
-    /// From a block to its cell.
-    at: FingerprintMap,
-    cells: Vec<Cell>,
-    free: Vec<u32>,
+    /// Who will have a block, and until when that counts.
+    notes: ByBlock<(Target, Nanos)>,
     /// Pairs of block and target.
     noted: usize,
     /// Decisions in order of time.
@@ -48,15 +42,7 @@ impl Speculative {
     }
 
     fn note(&mut self, block: u64, target: Target, until: Nanos) {
-        let at = self.at.get(block).unwrap_or_else(|| {
-            let at = self.free.pop().unwrap_or_else(|| {
-                self.cells.push(Cell::new());
-                self.cells.len() as u32 - 1
-            });
-            self.at.insert(block, at);
-            at
-        });
-        let cell = &mut self.cells[at as usize];
+        let cell = self.notes.of(block);
         match cell.iter_mut().find(|(held, _)| *held == target) {
             Some((_, known)) => *known = until,
             None => {
@@ -68,21 +54,12 @@ impl Speculative {
 
     /// Takes a note out, if it counts until the time that is given, or whenever.
     fn strike(&mut self, block: u64, target: Target, until: Option<Nanos>) {
-        let Some(at) = self.at.get(block) else { return };
-        let cell = &mut self.cells[at as usize];
-        let Some(nth) = cell.iter().position(|(held, _)| *held == target) else { return };
-        // A later decision may have renewed it.
-        if until.is_some_and(|until| cell[nth].1 != until) {
-            return;
-        }
-        cell.swap_remove(nth);
-        self.noted -= 1;
-        if cell.is_empty() {
-            // Gives a long list's memory back.
-            *cell = Cell::new();
-            self.at.remove(block);
-            self.free.push(at);
-        }
+        let struck = self.notes.take(block, |cell| {
+            let nth = cell.iter().position(|(held, _)| *held == target)?;
+            // A later decision may have renewed it.
+            until.is_none_or(|until| cell[nth].1 == until).then(|| cell.swap_remove(nth))
+        });
+        self.noted -= usize::from(struck.flatten().is_some());
     }
 
     fn drop_first(&mut self) {
@@ -120,16 +97,15 @@ impl Speculative {
 
     /// Targets that may have something of a chain of which they are known to have nothing.
     pub(super) fn beginning(&self, chain: &[u64]) -> impl Iterator<Item = Target> + '_ {
-        let first = chain.first().and_then(|block| self.at.get(*block));
-        first.into_iter().flat_map(|at| self.cells[at as usize].iter().map(|(target, _)| *target))
+        let first = chain.first().and_then(|block| self.notes.get(*block));
+        first.into_iter().flat_map(|cell| cell.iter().map(|(target, _)| *target))
     }
 
     /// Depth of a chain on a target that is known to have its first `from` blocks.
     pub(super) fn depth(&self, now: Nanos, target: Target, chain: &[u64], from: usize) -> usize {
         let rest = chain.get(from..).unwrap_or_default();
         let counts = |block: &u64| {
-            let cell = self.at.get(*block).map(|at| &self.cells[at as usize]);
-            cell.is_some_and(|cell| cell.iter().any(|(held, until)| *held == target && *until > now))
+            self.notes.get(*block).is_some_and(|cell| cell.iter().any(|(held, until)| *held == target && *until > now))
         };
         if rest.first().is_some_and(counts) { from + rest.partition_point(counts) } else { from }
     }

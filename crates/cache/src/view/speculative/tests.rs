@@ -68,6 +68,6 @@ proptest! {
             }
         }
         speculative.expire(Nanos(now + 11));
-        prop_assert!(speculative.at.is_empty() && speculative.order.is_empty());
+        prop_assert!(speculative.notes.is_empty() && speculative.order.is_empty());
     }
 }
