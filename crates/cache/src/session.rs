@@ -87,6 +87,17 @@ pub struct Previous {
 
 impl Turn {
     pub const FIRST: Turn = Turn { number: 1, hit_rounds: 0, previous: None };
+
+    /// Tokens of a prompt of so many that were the prompt of the turn before; all of them where it is sent again as it was.
+    #[must_use]
+    pub fn known_tokens(&self, prompt_tokens: u64) -> u64 {
+        match self.previous {
+            Some(previous) => previous.prompt_tokens.min(prompt_tokens),
+            // Rounds, and nothing before it: it is a turn sent again.
+            None if self.hit_rounds > 0 => prompt_tokens,
+            None => 0,
+        }
+    }
 }
 
 /// How a turn ended.

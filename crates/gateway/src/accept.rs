@@ -28,7 +28,7 @@ use plimsoll_load::{AttemptEnd, Charge};
 use plimsoll_protocol::prompt::TextIds;
 use plimsoll_protocol::request::{Api, MAX_MODEL_BYTES, PromptIds, PromptSize, RequestFacts, prompt_ids, scan};
 use plimsoll_protocol::wishes::Wishes;
-use plimsoll_traffic::class::classify;
+use plimsoll_traffic::class::{Past, classify};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -136,8 +136,11 @@ async fn generation(
     };
     let turn = cache.as_ref().map(|plan| *plan.turn());
     let best_tokens = cache.as_ref().map(CachePlan::best_tokens);
-    let hit_rounds = turn.map_or(0, |turn| turn.hit_rounds);
-    let verdict = classify(&class_rules(&settings), prompt_tokens, best_tokens, hit_rounds);
+    let past = turn.map_or_else(Past::default, |turn| Past {
+        hit_rounds: turn.hit_rounds,
+        known_tokens: turn.known_tokens(prompt_tokens),
+    });
+    let verdict = classify(&class_rules(&settings), prompt_tokens, best_tokens, past);
     let verdict = shared.traffic.class(verdict, wishes.class, &tenant);
     let output_tokens = facts.max_output_tokens.unwrap_or(settings.policy.assumed_output_tokens);
     let charge = Charge {
@@ -166,6 +169,7 @@ async fn generation(
         compared_by: cache.as_ref().map(|plan| plan.basis().as_str()),
         turn: turn.map(|turn| turn.number),
         hit_rounds: turn.map(|turn| turn.hit_rounds),
+        known_tokens: turn.map(|turn| turn.known_tokens(prompt_tokens)),
         reserved_kv_tokens: charge.reserved_kv_tokens,
         traffic: None,
         attempts: Vec::new(),

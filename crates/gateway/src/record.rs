@@ -39,6 +39,8 @@ pub struct DecisionRecord {
     pub turn: Option<u32>,
     /// Turns before it that found most of the turn before them cached.
     pub hit_rounds: Option<u32>,
+    /// Tokens of this prompt that were the prompt of the turn before.
+    pub known_tokens: Option<u64>,
     pub reserved_kv_tokens: u64,
     /// What traffic scheduling said; `None` where it was not asked, or has not answered yet.
     pub traffic: Option<TrafficRecord>,
@@ -232,6 +234,7 @@ mod tests {
             compared_by: None,
             turn: None,
             hit_rounds: None,
+            known_tokens: None,
             reserved_kv_tokens: 1,
             traffic: None,
             attempts: vec![],

@@ -251,7 +251,8 @@ pub struct Classes {
     pub low_uncached_tokens: u64,
     /// See `classes.low_uncached_tokens`.
     pub low_hit_fraction: f64,
-    /// A session that has found its KV in at least this many turns is never low: losing it once is no reason to shed it.
+    /// A session that has found its KV in at least this many turns is not low when it has lost it: one prefill brings it back.
+    /// Only where most of the prompt is what the turn before was.
     pub established_hit_rounds: u32,
 }
 
@@ -262,7 +263,7 @@ impl Default for Classes {
             high_hit_fraction: 0.8,
             low_uncached_tokens: 16_000,
             low_hit_fraction: 0.3,
-            established_hit_rounds: 3,
+            established_hit_rounds: 1,
         }
     }
 }

@@ -12,7 +12,7 @@ use plimsoll_load::{
     Ask, AttemptEnd, Charge, Coefficients, HeldTokens, InstanceSpec, PlaceError, Placed, Placement, PoolLoad,
     Scheduler, SchedulerConfig, Ticket,
 };
-use plimsoll_traffic::class::{ClassRules, classify};
+use plimsoll_traffic::class::{ClassRules, Past, classify};
 use std::collections::VecDeque;
 
 /// The one model of a simulation.
@@ -59,7 +59,7 @@ pub struct Wanted<'a> {
     /// The most that its client asked for; `None` where the trace does not say.
     pub max_output_tokens: Option<u64>,
     /// Turns of its session before it that found most of the turn before them cached.
-    pub hit_rounds: u32,
+    pub past: Past,
     pub exclude: &'a [InstanceId],
     /// Nobody else will do: a running request moves there.
     pub only: Option<Target>,
@@ -79,7 +79,7 @@ impl<'a> Wanted<'a> {
             names,
             prompt_tokens,
             max_output_tokens: None,
-            hit_rounds: 0,
+            past: Past::default(),
             exclude: &[],
             only: None,
             computed: false,
@@ -235,14 +235,14 @@ impl Gateway {
     }
 
     /// A prompt's class, and how much of it the best place has.
-    pub fn classify(&mut self, now: Nanos, names: &[BlockName], prompt_tokens: u64, hit_rounds: u32) -> (Class, u64) {
+    pub fn classify(&mut self, now: Nanos, names: &[BlockName], prompt_tokens: u64, past: Past) -> (Class, u64) {
         self.hear(now);
         let family = Family { format: NameFormat::Sglang, block_tokens: self.block_tokens };
         let best = self.config.cache_view.then(|| {
             let prompt = Prompt::of_names(family, names.to_vec(), prompt_tokens);
             self.view.hits(now, &prompt).values().map(Hit::tokens).max().unwrap_or(0)
         });
-        (classify(&self.config.classes, prompt_tokens, best, hit_rounds).class, best.unwrap_or(0))
+        (classify(&self.config.classes, prompt_tokens, best, past).class, best.unwrap_or(0))
     }
 
     /// Looks up, classifies, chooses and charges.
@@ -266,7 +266,7 @@ impl Gateway {
             };
             self.hits.extend(found.iter().map(|(target, hit)| (*target, held(hit))));
         }
-        let class = classify(&self.config.classes, prompt_tokens, best, wanted.hit_rounds).class;
+        let class = classify(&self.config.classes, prompt_tokens, best, wanted.past).class;
         let others: Vec<InstanceId> = match wanted.only {
             Some(only) => {
                 let all = self.scheduler.instances(now).into_iter().map(|instance| instance.id);

@@ -7,6 +7,7 @@ use crate::input::hash;
 use crate::names;
 use plimsoll_cache::session::{SessionsConfig, is_hit_round};
 use plimsoll_core::Nanos;
+use plimsoll_traffic::class::Past;
 use plimsoll_workload::{Call, Session};
 
 /// A session by number; reused after its end.
@@ -107,10 +108,14 @@ impl Sessions {
         (left.prompt_tokens > 0 && fresh).then_some(left)
     }
 
-    /// How many turns of its session before a call found most of the turn before them cached, as the gateway knows it.
-    pub(crate) fn hit_rounds(&self, now: Nanos, slot: SessionSlot, call: usize) -> u32 {
+    /// What the gateway knows of a call's session.
+    pub(crate) fn past(&self, now: Nanos, slot: SessionSlot, call: usize) -> Past {
         let live = self.live.get(slot as usize).and_then(Option::as_ref);
-        live.and_then(|live| Self::before(live, now, call)).map_or(0, |before| before.hit_rounds)
+        let before = live.and_then(|live| Self::before(live, now, call));
+        before.map_or_else(Past::default, |Left { hit_rounds, prompt_tokens, .. }| Past {
+            hit_rounds,
+            known_tokens: prompt_tokens,
+        })
     }
 
     /// An engine has answered a call, and had so much of its prompt.
@@ -187,7 +192,7 @@ mod tests {
         // Blocks that each turn found: the third lost half and one of the turn before, the fourth failed.
         for (nth, cached) in [Some(0), Some(10), Some(9), None, Some(25), Some(0)].into_iter().enumerate() {
             let now = Nanos::from_secs(nth as u64);
-            rounds.push(sessions.hit_rounds(now, 0, nth));
+            rounds.push(sessions.past(now, 0, nth).hit_rounds);
             if let Some(blocks) = cached {
                 let prompt = sessions.call(0, nth).unwrap().prompt.tokens();
                 sessions.served(now, 0, nth, prompt, blocks * BLOCK);
@@ -206,7 +211,7 @@ mod tests {
         sessions.begin(Nanos::ZERO, session, |_, _| {});
         sessions.served(Nanos::ZERO, 0, 0, 640, 0);
         sessions.served(Nanos::from_secs(1), 0, 1, 640, 640);
-        assert_eq!(sessions.hit_rounds(Nanos::from_secs(60), 0, 2), 1);
-        assert_eq!(sessions.hit_rounds(Nanos::from_secs(7 * 3_600), 0, 2), 0);
+        assert_eq!(sessions.past(Nanos::from_secs(60), 0, 2), Past { hit_rounds: 1, known_tokens: 640 });
+        assert_eq!(sessions.past(Nanos::from_secs(7 * 3_600), 0, 2), Past::default());
     }
 }

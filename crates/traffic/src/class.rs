@@ -10,8 +10,10 @@
 //! | medium | the rest, and what would be low of an established session |
 //!
 //! Unknown hits are not zero hits: the length rule for high then reads `u = n`, which can only be too careful, but low
-//! needs a hit fraction that is *known* to be small. So a long request with unknown hits is medium. A session that has found its KV turn after
-//! turn and has lost it now is medium too: shedding it would lose what it will be worth again after one prefill.
+//! needs a hit fraction that is *known* to be small. So a long request with unknown hits is medium. A turn that would be high if its
+//! session's KV were still there is medium too: shedding it would lose what it will be worth again after one prefill. Only of sessions
+//! that have found their KV before, and only where most of the prompt is what they were: a long new document is no less cold for coming
+//! in an old conversation.
 
 mod asked;
 #[cfg(test)]
@@ -32,7 +34,7 @@ pub struct ClassRules {
     /// More uncached tokens than this and a hit fraction under `low_hit_fraction`: low.
     pub low_uncached_tokens: u64,
     pub low_hit_fraction: f64,
-    /// A session with at least so many turns that found their KV is never low.
+    /// Turns that found their KV, from which on a session may lose it and is not low for that.
     pub established_hit_rounds: u32,
 }
 
@@ -43,9 +45,18 @@ impl Default for ClassRules {
             high_hit_fraction: 0.8,
             low_uncached_tokens: 16_000,
             low_hit_fraction: 0.3,
-            established_hit_rounds: 3,
+            established_hit_rounds: 1,
         }
     }
+}
+
+/// What is known of the session that a request goes on with. The default: nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Past {
+    /// Turns of it that found their KV.
+    pub hit_rounds: u32,
+    /// Tokens of this prompt that were the prompt of the turn before.
+    pub known_tokens: u64,
 }
 
 /// The class and the rule that gave it.
@@ -58,14 +69,9 @@ pub struct ClassVerdict {
 }
 
 /// Classifies a request of `input_tokens`, of which `predicted_hit_tokens` are expected in a cache (`None`: nothing is
-/// known; more than the input counts as all of it). `hit_rounds`: turns of its session that found their KV, 0 where nothing is known.
+/// known; more than the input counts as all of it) and that goes on with a session of this past.
 #[must_use]
-pub fn classify(
-    rules: &ClassRules,
-    input_tokens: u64,
-    predicted_hit_tokens: Option<u64>,
-    hit_rounds: u32,
-) -> ClassVerdict {
+pub fn classify(rules: &ClassRules, input_tokens: u64, predicted_hit_tokens: Option<u64>, past: Past) -> ClassVerdict {
     let hit_tokens = predicted_hit_tokens.map(|hit| hit.min(input_tokens));
     let uncached_tokens = input_tokens - hit_tokens.unwrap_or(0);
     if uncached_tokens <= rules.high_uncached_tokens {
@@ -77,7 +83,7 @@ pub fn classify(
         Some(fraction) if fraction >= rules.high_hit_fraction => {
             ClassVerdict { class: Class::High, rule: "high_hit_fraction" }
         }
-        Some(fraction) if long && fraction < rules.low_hit_fraction && hit_rounds >= rules.established_hit_rounds => {
+        Some(fraction) if long && fraction < rules.low_hit_fraction && established(rules, input_tokens, past) => {
             ClassVerdict { class: Class::Medium, rule: "established_session" }
         }
         Some(fraction) if long && fraction < rules.low_hit_fraction => {
@@ -86,4 +92,12 @@ pub fn classify(
         None if long => ClassVerdict { class: Class::Medium, rule: "long_hits_unknown" },
         _ => ClassVerdict { class: Class::Medium, rule: "between" },
     }
+}
+
+/// Whether it would be high if its session's KV were still there.
+fn established(rules: &ClassRules, input_tokens: u64, past: Past) -> bool {
+    let known_tokens = past.known_tokens.min(input_tokens);
+    past.hit_rounds >= rules.established_hit_rounds
+        && (input_tokens - known_tokens <= rules.high_uncached_tokens
+            || known_tokens as f64 / input_tokens as f64 >= rules.high_hit_fraction)
 }

@@ -3,7 +3,7 @@
 use super::shape::Shape;
 use super::{SCALE, Scenario};
 use plimsoll_core::Class;
-use plimsoll_traffic::class::{ClassRules, classify};
+use plimsoll_traffic::class::{ClassRules, Past, classify};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use std::ops::Range;
@@ -193,7 +193,7 @@ impl Draw<'_> {
 
     fn ask(&mut self, at: f64, tenant: Option<usize>, session: u64, prompt: u64, hit: u64, output: u64) -> Ask {
         let tenant = tenant.unwrap_or_else(|| self.random.random_range(0..TENANTS));
-        let class = classify(&class_rules(), prompt, Some(hit), 0).class;
+        let class = classify(&class_rules(), prompt, Some(hit), Past::default()).class;
         let base = PROMISED.iter().find(|(tokens, _)| prompt <= *tokens).map_or(60.0, |(_, seconds)| *seconds);
         let times = match class {
             Class::High => 1.0,

@@ -5,6 +5,7 @@ use crate::engine::Key;
 use crate::session::SessionSlot;
 use plimsoll_core::Nanos;
 use plimsoll_load::AttemptEnd;
+use plimsoll_traffic::class::Past;
 use std::sync::Arc;
 
 /// Which request, and how often it has been sent before.
@@ -25,12 +26,12 @@ pub struct Terms {
     /// When its caller leaves if the answer is not whole by then.
     pub gives_up_at: Option<Nanos>,
     /// Turns of its session before it that found their KV, where the source does not know the session as one.
-    pub hit_rounds: Option<u32>,
+    pub past: Option<Past>,
 }
 
 impl Default for Terms {
     fn default() -> Self {
-        Terms { tenant: Arc::from("default"), first_token_by: None, gives_up_at: None, hit_rounds: None }
+        Terms { tenant: Arc::from("default"), first_token_by: None, gives_up_at: None, past: None }
     }
 }
 

@@ -22,7 +22,7 @@ impl World<'_> {
             // All of it comes with it; nothing has to be computed.
             computed: true,
             max_output_tokens: request.max_output_tokens,
-            hit_rounds: request.hit_rounds,
+            past: request.past,
             ..Wanted::new(request.number, &names, request.prompt_tokens)
         };
         let placed = self.gateway.place(now, &wanted);

@@ -228,7 +228,7 @@ impl World<'_> {
             only: Some(copying.to),
             computed: true,
             max_output_tokens: request.max_output_tokens,
-            hit_rounds: request.hit_rounds,
+            past: request.past,
             ..Wanted::new(request.number, &names, request.prompt_tokens)
         };
         let up = self.engines[copying.to.instance.0 as usize].up;

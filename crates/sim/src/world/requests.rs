@@ -8,6 +8,7 @@ use crate::names;
 use crate::session::SessionSlot;
 use plimsoll_core::{BlockName, Class, InstanceId, LegRole, Nanos, Target};
 use plimsoll_load::{AttemptEnd, PlaceError};
+use plimsoll_traffic::class::Past;
 
 /// Attempts of one request, the first included.
 const MOST_ATTEMPTS: u8 = 3;
@@ -40,7 +41,7 @@ pub(super) struct Waits {
     pub(super) prompt_tokens: u64,
     output_tokens: u64,
     pub(super) max_output_tokens: Option<u64>,
-    pub(super) hit_rounds: u32,
+    pub(super) past: Past,
     pub(super) class: Option<Class>,
     pub(super) names: Vec<BlockName>,
 }
@@ -54,7 +55,7 @@ pub(super) struct Request {
     pub(super) prompt_tokens: u64,
     pub(super) output_tokens: u64,
     pub(super) max_output_tokens: Option<u64>,
-    pub(super) hit_rounds: u32,
+    pub(super) past: Past,
     pub(super) stage: Stage,
     pub(super) attempt: u8,
     pub(super) open: Open,
@@ -79,7 +80,7 @@ impl World<'_> {
         let max_output_tokens = what.max_output_tokens;
         let mut names = Vec::new();
         names::extend(&mut names, &what.prompt);
-        let hit_rounds = self.sessions.hit_rounds(now, session, call as usize);
+        let past = self.sessions.past(now, session, call as usize);
         self.figures.arrived(now, self.sessions.region(session));
         let number = self.figures.requests.arrived;
         let Some(terms) = terms else {
@@ -97,7 +98,7 @@ impl World<'_> {
             prompt_tokens,
             output_tokens,
             max_output_tokens,
-            hit_rounds: terms.hit_rounds.unwrap_or(hit_rounds),
+            past: terms.past.unwrap_or(past),
             terms,
             class: None,
             names,
@@ -117,7 +118,7 @@ impl World<'_> {
             prompt_tokens,
             output_tokens,
             max_output_tokens,
-            hit_rounds,
+            past,
             mut class,
             names,
         } = waits;
@@ -129,7 +130,7 @@ impl World<'_> {
                 attempt,
                 exclude: &exclude,
                 max_output_tokens,
-                hit_rounds,
+                past,
                 ..Wanted::new(number, &names, prompt_tokens)
             };
             let open = match self.gateway.place(now, &wanted) {
@@ -159,7 +160,7 @@ impl World<'_> {
                 prompt_tokens,
                 output_tokens,
                 max_output_tokens,
-                hit_rounds,
+                past,
                 stage: if role == LegRole::Prefill { Stage::Prefill } else { Stage::Whole },
                 attempt,
                 open,
@@ -246,7 +247,7 @@ impl World<'_> {
                 attempt: request.attempt,
                 exclude: &exclude,
                 max_output_tokens: request.max_output_tokens,
-                hit_rounds: request.hit_rounds,
+                past: request.past,
                 ..Wanted::new(request.number, &names, request.prompt_tokens)
             };
             if let Ok(open) = self.gateway.place(now, &wanted) {

@@ -11,7 +11,7 @@ impl World<'_> {
     pub(super) fn at_the_door(&mut self, mut waits: Waits) {
         let now = self.now;
         let Some(door) = &mut self.door else { return self.launch(waits) };
-        let (class, best) = self.gateway.classify(now, &waits.names, waits.prompt_tokens, waits.hit_rounds);
+        let (class, best) = self.gateway.classify(now, &waits.names, waits.prompt_tokens, waits.past);
         waits.class = Some(class);
         let guest = Guest {
             number: waits.number,
