@@ -8,13 +8,15 @@
 //! a fleet, not of a GPU.
 
 pub mod entrance;
+mod excess;
 mod figures;
 mod outcome;
 mod plan;
 mod shape;
 mod simulate;
 
-pub use figures::{Figures, Percentiles};
+pub use excess::windows_of_load;
+pub use figures::{Figures, MINUTE_S, Percentiles, SHORT_S};
 pub use outcome::{Done, Outcome, PATIENCE_S, Whole, in_time, repeat_after_s};
 pub use plan::{Ask, LOUD_TENANT, Plan, TENANTS, class_rules, promised};
 pub use shape::Shape;

@@ -8,9 +8,10 @@ use super::plan::{Ask, Plan};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Length of a window of availability jitter, in scenario seconds, and of a shorter one for short runs.
-const MINUTE_S: f64 = 60.0;
-const SHORT_S: f64 = 10.0;
+/// Length of a window of availability jitter, in scenario seconds.
+pub const MINUTE_S: f64 = 60.0;
+/// Of a shorter one, for short runs.
+pub const SHORT_S: f64 = 10.0;
 /// A window in which more than this share missed is an incident.
 const MISSED: f64 = 0.01;
 

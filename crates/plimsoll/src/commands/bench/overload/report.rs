@@ -4,8 +4,8 @@ use super::fleet::Lateness;
 use super::{OverloadArgs, Scenario};
 use plimsoll_core::Class;
 use plimsoll_sim::overload::{
-    Ask, Done, Figures, LOUD_TENANT, PATIENCE_S, Percentiles, Plan, SCALE, Shape, TENANTS, Whole,
-    saturation_of_capacity,
+    Ask, Done, Figures, LOUD_TENANT, MINUTE_S, PATIENCE_S, Percentiles, Plan, SCALE, SHORT_S, Shape, TENANTS, Whole,
+    saturation_of_capacity, windows_of_load,
 };
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -21,6 +21,14 @@ pub(super) struct Report {
 }
 
 type ByClass = Vec<(Class, Figures)>;
+
+/// Windows that the load alone makes incidents of, by class.
+fn of_load(plan: &Plan, window_s: f64) -> Value {
+    windows_of_load(plan, window_s)
+        .into_iter()
+        .map(|(class, windows)| (class.as_str().to_owned(), json!(windows)))
+        .collect()
+}
 
 /// How it was run.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +59,8 @@ impl Report {
             "capacity_tokens_per_s": plan.capacity_tokens_per_s,
             "crowd_load": plan.crowd_load(),
             "saturation_of_capacity": saturation_of_capacity(plan, args.engines).ok(),
+            "jitter_minutes_of_load": of_load(plan, MINUTE_S),
+            "jitter_10s_of_load": of_load(plan, SHORT_S),
             "client_patience_s": PATIENCE_S,
             "engine_late_steps_ratio": late.map(|late| late.steps),
             "engine_lost_s": late.map(|late| late.lost_s),
