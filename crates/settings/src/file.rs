@@ -9,7 +9,8 @@ use toml::de::{DeTable, DeValue};
 /// it may hold a secret.
 pub(crate) fn read(name: &str, text: &str, origins: &mut Origins) -> Result<toml::Table, Problems> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let place = |offset: usize| place(name, text, offset);
+    let lines = Lines::of(text);
+    let place = |offset: usize| lines.place(name, offset);
     let refuse = |error: &toml::de::Error| {
         let mut problem = Problem::new("", format!("not valid TOML: {}", error.message()));
         problem.origin = error.span().map(|span| place(span.start));
@@ -42,9 +43,23 @@ fn record_value(path: &str, value: &Spanned<DeValue<'_>>, origins: &mut Origins,
     }
 }
 
-fn place(name: &str, text: &str, offset: usize) -> Origin {
-    let before = text.get(..offset).unwrap_or(text);
-    let line_start = before.rfind('\n').map_or(0, |end| end + 1);
-    let line = before.matches('\n').count() + 1;
-    Origin::File { name: name.to_owned(), line, column: before[line_start..].chars().count() + 1 }
+/// Where lines begin. Found once: a file of ten thousand keys would else be read from its start for each of them.
+struct Lines<'a> {
+    text: &'a str,
+    starts: Vec<usize>,
+}
+
+impl<'a> Lines<'a> {
+    fn of(text: &'a str) -> Self {
+        let starts = std::iter::once(0).chain(text.match_indices('\n').map(|(end, _)| end + 1)).collect();
+        Lines { text, starts }
+    }
+
+    fn place(&self, name: &str, offset: usize) -> Origin {
+        let offset = offset.min(self.text.len());
+        let line = self.starts.partition_point(|start| *start <= offset);
+        let start = self.starts[line - 1];
+        let column = self.text.get(start..offset).unwrap_or("").chars().count() + 1;
+        Origin::File { name: name.to_owned(), line, column }
+    }
 }
