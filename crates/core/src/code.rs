@@ -68,7 +68,7 @@ codes! {
     EngineBadResponse = "engine_bad_response", 502, "engine_error", "The engine sent something that is not an answer (HTML, broken JSON, a broken HTTP message).";
     EngineTruncated = "engine_truncated", 502, "engine_error", "The engine's stream ended without a finish reason. What came before it is not complete.";
     EngineAborted = "engine_aborted", 502, "engine_error", "The engine aborted the request inside its stream.";
-    NoCapacity = "no_capacity", 503, "overloaded_error", "No engine of this model can take a request now. Repeat after `Retry-After`.";
+    NoCapacity = "no_capacity", 503, "overloaded_error", "No engine of this model can take a request now, or none could be reached. Repeat after `Retry-After`.";
     ShuttingDown = "shutting_down", 503, "overloaded_error", "This gateway is stopping. Repeat against another one.";
     EngineStalled = "engine_stalled", 504, "engine_error", "The engine sent nothing for longer than the idle time-out of the request's class.";
     DeadlineExceeded = "deadline_exceeded", 504, "timeout_error", "The request's own deadline passed before it was answered.";

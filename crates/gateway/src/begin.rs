@@ -334,7 +334,16 @@ fn send_miss(error: &SendError) -> Miss {
         abort: false,
     };
     match error {
-        SendError::Connect(_) => failed(ErrorCode::EngineFailed, AttemptEnd::ConnectFailed, Again::Free("connect")),
+        // Nothing was begun anywhere: what is left of it is that there is no engine.
+        SendError::Connect(_) => Miss {
+            end: AttemptEnd::ConnectFailed,
+            failure: Failure {
+                outcome: Outcome::EngineFailed,
+                error: ApiError::new(ErrorCode::NoCapacity, message).retry_after(1),
+            },
+            again: Again::Free("connect"),
+            abort: false,
+        },
         SendError::Exhausted(_) => Miss {
             end: AttemptEnd::Cancelled,
             failure: Failure {

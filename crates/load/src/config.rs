@@ -28,7 +28,7 @@ pub struct HealthConfig {
     pub request_failures: u32,
     /// Failed connects in a row, with no sign of life between, that eject.
     pub connect_failures: u32,
-    /// Trial requests in flight at once while half open.
+    /// Trial requests in flight at once while half open, and while ejected if all are.
     pub half_open_requests: u32,
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Wanted {
 pub(crate) enum Standing {
     /// In without panic: [`Health::open`].
     Open,
-    /// Ejected, or half open with or without a free trial.
+    /// In panic: [`Health::takes_last_resort`].
     Out,
     Unproven,
 }
@@ -40,9 +40,9 @@ impl Gate {
     pub(crate) fn standing(self, health: &Health, config: &HealthConfig) -> Gate {
         let open = if health.open(config) { Standing::Open.bit() } else { 0 };
         let state = match health.state() {
-            HealthState::Ejected | HealthState::HalfOpen => Standing::Out.bit(),
             HealthState::Unproven => Standing::Unproven.bit(),
-            HealthState::Healthy => 0,
+            _ if health.takes_last_resort(config) => Standing::Out.bit(),
+            HealthState::Ejected | HealthState::HalfOpen | HealthState::Healthy => 0,
         };
         Gate(self.0 | open | state)
     }

@@ -11,7 +11,10 @@
 //!   late with an old failure must not throw out what has recovered.
 //! - Readmission goes through a bounded number of trial requests.
 //!
-//! Whether an instance that is out still gets traffic because all are out (panic) is the scheduler's business.
+//! - Where all are out (panic), one that has answered no probe since it was ejected takes as many requests at once as there are trials: any
+//!   sign of life lets it in again, and without one everybody would wait for a frozen engine until his time is up.
+//!
+//! Who is asked in panic is the scheduler's business.
 
 #[cfg(test)]
 mod tests;
@@ -68,6 +71,8 @@ pub struct Stamp {
     era: u32,
     /// Placed while half open.
     trial: bool,
+    /// Placed while ejected, because all were.
+    last_resort: bool,
 }
 
 impl Stamp {
@@ -88,6 +93,8 @@ pub(crate) struct Health {
     state: HealthState,
     era: u32,
     trials: u32,
+    /// Of those in flight, placed since it was ejected; counted while it is.
+    last_resorts: u32,
     request_failures: u32,
     connect_failures: u32,
     probe_failures: u32,
@@ -100,6 +107,7 @@ impl Health {
             state: HealthState::Unproven,
             era: 0,
             trials: 0,
+            last_resorts: 0,
             request_failures: 0,
             connect_failures: 0,
             probe_failures: 0,
@@ -121,6 +129,26 @@ impl Health {
         stamp.trial && stamp.era == self.era
     }
 
+    /// Requests in flight that were placed since it was ejected; 0 where it is not.
+    pub(crate) const fn last_resorts(&self) -> u32 {
+        self.last_resorts
+    }
+
+    /// True while `stamp` holds one of [`Health::last_resorts`].
+    pub(crate) const fn holds_last_resort(&self, stamp: Stamp) -> bool {
+        matches!(self.state, HealthState::Ejected) && stamp.last_resort && stamp.era == self.era
+    }
+
+    /// Takes another one in panic.
+    #[inline]
+    pub(crate) fn takes_last_resort(&self, config: &HealthConfig) -> bool {
+        match self.state {
+            HealthState::HalfOpen => true,
+            HealthState::Ejected => self.last_resorts < config.half_open_requests.max(1),
+            HealthState::Healthy | HealthState::Unproven => false,
+        }
+    }
+
     /// In without panic: healthy, or half open with a free trial.
     #[inline]
     pub(crate) fn open(&self, config: &HealthConfig) -> bool {
@@ -134,7 +162,11 @@ impl Health {
             self.trials = self.trials.saturating_add(1);
             self.idle_probes = 0;
         }
-        Stamp { era: self.era, trial }
+        let last_resort = self.state == HealthState::Ejected;
+        if last_resort {
+            self.last_resorts = self.last_resorts.saturating_add(1);
+        }
+        Stamp { era: self.era, trial, last_resort }
     }
 
     /// A stream of the instance moved.
@@ -152,6 +184,9 @@ impl Health {
         let trial = self.holds_trial(stamp);
         if trial {
             self.trials = self.trials.saturating_sub(1);
+        }
+        if self.holds_last_resort(stamp) {
+            self.last_resorts = self.last_resorts.saturating_sub(1);
         }
         match end {
             AttemptEnd::Ok => {
@@ -230,6 +265,7 @@ impl Health {
         self.connect_failures = 0;
         self.probe_failures = 0;
         self.idle_probes = 0;
+        self.last_resorts = 0;
         if to == HealthState::Ejected {
             self.era = self.era.wrapping_add(1);
             self.trials = 0;

@@ -24,6 +24,7 @@ impl Scheduler {
     fn check_counters(&self) -> Result<(), String> {
         let mut sums: BTreeMap<Target, Counters> = BTreeMap::new();
         let mut trials = BTreeMap::new();
+        let mut last_resorts = BTreeMap::new();
         let mut orphans = 0;
         let mut due = BTreeSet::new();
         for (ticket, entry) in self.ledger.iter() {
@@ -44,6 +45,7 @@ impl Scheduler {
                 return Err(format!("{ticket:?} is charged to instance {id}, which does not exist"));
             };
             *trials.entry(id).or_insert(0) += u32::from(instance.health.holds_trial(entry.stamp));
+            *last_resorts.entry(id).or_insert(0) += u32::from(instance.health.holds_last_resort(entry.stamp));
         }
         if orphans != self.ledger.orphans() {
             return Err(format!("{orphans} orphans in the ledger, {} counted", self.ledger.orphans()));
@@ -63,6 +65,11 @@ impl Scheduler {
             if held != instance.health.trials() {
                 let counted = instance.health.trials();
                 return Err(format!("instance {}: {held} trials in flight, {counted} counted", instance.id));
+            }
+            let held = last_resorts.remove(&instance.id).unwrap_or(0);
+            let counted = instance.health.last_resorts();
+            if held != counted {
+                return Err(format!("instance {}: {held} sent while it was out, {counted} counted", instance.id));
             }
         }
         match sums.pop_first() {

@@ -383,7 +383,7 @@ pub struct Health {
     pub request_failures: u32,
     /// Failed connects in a row, with no sign of life between, that take an engine out.
     pub connect_failures: u32,
-    /// Trial requests let through at once while an engine is half open.
+    /// Trial requests let through at once while an engine is half open, or while it is out and all others are too.
     pub half_open_requests: u32,
     /// A load report older than this, in milliseconds, is not believed at all; trust falls linearly until then.
     pub report_stale_ms: u64,

@@ -173,6 +173,29 @@ fn the_last_engine_always_stays() {
     assert!(!fleet.scheduler.model_status(MODEL).serving, "readiness still says so");
 }
 
+/// A frozen engine accepts connections and never answers: whoever is sent there waits for his whole time.
+#[test]
+fn one_that_shows_no_life_takes_no_more_than_its_trials_in_panic() {
+    let mut fleet = Fleet::new(PolicyKind::LeastWait, 2);
+    fleet.eject(0);
+    fleet.eject(1);
+    let (one, two) = (fleet.place(), fleet.place());
+    assert!(one.panic && two.panic && one.target.instance != two.target.instance);
+    assert!(matches!(fleet.try_place(), Err(PlaceError::NoCandidate { reasons }) if reasons.len() == 2));
+    fleet.scheduler.check_invariants().unwrap();
+    // Whoever gives up makes room for the next to try.
+    fleet.settle(one.ticket, AttemptEnd::Cancelled);
+    assert_eq!(fleet.place().target.instance, one.target.instance);
+    assert!(fleet.try_place().is_err());
+    // A first token lets all in.
+    fleet.scheduler.first_token(two.ticket, fleet.now);
+    for _ in 0..5 {
+        let placed = fleet.place();
+        assert_eq!((placed.target.instance, placed.panic), (two.target.instance, false));
+    }
+    fleet.scheduler.check_invariants().unwrap();
+}
+
 #[test]
 fn when_all_are_out_all_are_candidates() {
     let mut fleet = Fleet::new(PolicyKind::LeastWait, 4);

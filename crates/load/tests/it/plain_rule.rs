@@ -10,12 +10,13 @@ use plimsoll_load::place::TIE_FLOOR_S;
 use plimsoll_load::place::price::{DECODE_SHARE_S, MOST_SHARED_STEPS, STEP_SHARE_S};
 use plimsoll_load::{
     Ask, AttemptEnd, Charge, HealthState, HeldTokens, InstanceSpec, InstanceView, PlaceError, Placed, RankLoad, Reason,
-    RouteSet, Scheduler, SchedulerConfig,
+    RouteSet, Scheduler, SchedulerConfig, Ticket,
 };
 use proptest::prelude::*;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeMap;
 
 const KINDS: [EngineKind; 3] = [EngineKind::Sglang, EngineKind::Vllm, EngineKind::Openai];
 const SAME_RATE_FACTOR: f64 = 1.5;
@@ -36,6 +37,8 @@ struct Rule {
     /// In the order they joined.
     specs: Vec<(InstanceId, InstanceSpec)>,
     peer_rate: Option<(Nanos, Option<f64>)>,
+    /// Of each that is out: requests in flight that were sent there since.
+    out: BTreeMap<InstanceId, Vec<Ticket>>,
 }
 
 impl Rule {
@@ -62,7 +65,9 @@ impl Rule {
         };
         let open = meant(|health| health == HealthState::Healthy);
         let all = if open.is_empty() {
-            let out = not_tried(meant(|health| health == HealthState::Ejected));
+            let mut out = not_tried(meant(|health| health == HealthState::Ejected));
+            // One at a time, until it shows that it lives.
+            out.retain(|one| self.out.get(&one.target.instance).is_none_or(Vec::is_empty));
             if out.is_empty() { not_tried(meant(|health| health == HealthState::Unproven)) } else { out }
         } else {
             not_tried(open)
@@ -70,6 +75,15 @@ impl Rule {
         let best_tier = all.iter().map(|c| c.tier).min()?;
         let choice = self.of_best(&best_tier_first(&all, best_tier));
         Some((choice.0, choice.1, all))
+    }
+
+    /// Who is out, and since when anew.
+    fn follow(&mut self, views: &[InstanceView]) {
+        let is_out = |view: &&InstanceView| view.health == HealthState::Ejected;
+        self.out.retain(|id, _| is_out(&of(views, *id)));
+        for view in views.iter().filter(is_out) {
+            self.out.entry(view.id).or_default();
+        }
     }
 
     fn of_best(&mut self, best: &[Plain]) -> (Target, Reason) {
@@ -170,7 +184,7 @@ fn run(seed: u64, engines: u32, steps: usize) {
     let config = SchedulerConfig { seed, tie_fraction: 0.02, record_candidates: 6, ..SchedulerConfig::default() };
     let mut scheduler = Scheduler::new(config);
     let draws = ChaCha8Rng::seed_from_u64(seed);
-    let mut rule = Rule { config, draws, specs: Vec::new(), peer_rate: None };
+    let mut rule = Rule { config, draws, specs: Vec::new(), peer_rate: None, out: BTreeMap::new() };
     let mut ids: Vec<InstanceId> = (0..engines).map(InstanceId).collect();
     if random.random_bool(0.5) {
         // Hits are then met out of order.
@@ -214,6 +228,7 @@ fn run(seed: u64, engines: u32, steps: usize) {
                 let refused = random.random_bool(0.1);
                 let end = if refused { AttemptEnd::Refused { retry_after: None } } else { AttemptEnd::Ok };
                 scheduler.settle(placed.ticket, now, end);
+                rule.out.values_mut().for_each(|sent| sent.retain(|ticket| *ticket != placed.ticket));
             }
             7 => assert!(scheduler.set_draining(id, random.random_bool(0.2))),
             8 if random.random_bool(0.1) => {
@@ -254,11 +269,16 @@ fn run(seed: u64, engines: u32, steps: usize) {
             exclude: if random.random_bool(0.3) { &exclude } else { &[] },
             ..Ask::default()
         };
-        let expected = rule.choose(now, &scheduler.instances(now), &ask);
+        let views = scheduler.instances(now);
+        rule.follow(&views);
+        let expected = rule.choose(now, &views, &ask);
         match (scheduler.place(now, &ask), expected) {
             (Ok(placed), Some((target, reason, all))) => {
                 assert_eq!((placed.target, placed.reason, placed.considered), (target, reason, all.len()), "{all:?}");
                 assert_records_the_best(&placed, &all, config.record_candidates);
+                if let Some(sent) = rule.out.get_mut(&target.instance) {
+                    sent.push(placed.ticket);
+                }
                 running.push(placed);
             }
             (Err(PlaceError::NoCandidate { .. }), None) => {}

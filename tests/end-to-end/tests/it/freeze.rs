@@ -319,3 +319,41 @@ async fn a_removed_engine_that_freezes_holds_nobody() {
     frozen.process.thaw();
     gateway.finish().await;
 }
+
+/// With all of them frozen, one request at a time tries each; nobody else waits for an answer that nothing says will come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_all_are_frozen_all_but_one_try_are_told_at_once() {
+    let only = FakeProcess::start(Dialect::Sglang, &["--ttft-ms", "20"]);
+    let gateway = Plan::with([only.url()]).start().await;
+    assert_eq!(gateway.post(CHAT, &body(CHAT, false, 2)).await.status(), 200);
+    only.process.freeze();
+    let url = only.url();
+    eventually("the frozen engine to be out", Duration::from_secs(15), || async {
+        let state = state(&gateway, &url).await;
+        if state == "ejected" { Ok(()) } else { Err(state) }
+    })
+    .await;
+    let mut asked = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let addr = gateway.addr;
+        asked.spawn(async move {
+            let ask = body(CHAT, false, 2).to_string();
+            plimsoll_end_to_end::client::ask(addr, "POST", CHAT, &[], ask.as_bytes()).await
+        });
+    }
+    let mut told = Vec::new();
+    for _ in 0..7 {
+        let next = plimsoll_end_to_end::patient("a refusal", asked.join_next()).await;
+        told.push(next.expect("one of eight").expect("no panic"));
+    }
+    for answer in &told {
+        assert_eq!((answer.status(), answer.code().as_str()), (503, "no_capacity"), "{}", answer.text());
+        assert!(answer.header("retry-after").is_some());
+    }
+    // The one that tries gets its answer from the engine, and lets the others in.
+    only.process.thaw();
+    let last = plimsoll_end_to_end::patient("the try", asked.join_next()).await.expect("one").expect("no panic");
+    assert_eq!(last.status(), 200, "{}", last.text());
+    assert_eq!(gateway.post(CHAT, &body(CHAT, false, 2)).await.status(), 200);
+    gateway.finish().await;
+}

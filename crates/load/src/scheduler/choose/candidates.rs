@@ -33,8 +33,8 @@ impl Walk<'_> {
     /// Fills `into` with everybody who may be chosen.
     ///
     /// Panic threshold: when nobody is in, those that are out are candidates, half-open ones beyond their trials
-    /// included, so that at least one engine always stays. An instance that was never proven is taken only when nothing
-    /// else is left. When the request has excluded all that are in, there is no candidate: it has had its chance.
+    /// included and ejected ones within as many, so that at least one engine always stays. An instance that was never proven is taken only
+    /// when nothing else is left. When the request has excluded all that are in, there is no candidate: it has had its chance.
     pub(super) fn gather(&self, into: &mut Vec<Candidate>) -> Gathered {
         let open = self.take(into, Standing::Open);
         if open.any {
