@@ -9,6 +9,7 @@ mod screen;
 mod source;
 mod view;
 
+use crate::commands::demo::signals::Signals;
 use crate::{Failure, output, runtime};
 use clap::Args;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -51,7 +52,14 @@ pub fn run(args: &TopArgs) -> Result<(), Failure> {
     let mut terminal = ratatui::try_init().map_err(|error| {
         Failure::failed(format!("this is no terminal that can be drawn on: {error}")).hint("use `--once`")
     })?;
-    let shown = runtime.block_on(watch(&source, Duration::from_secs(args.interval_s), &mut terminal));
+    let shown = runtime.block_on(async {
+        // A signal that ended the process by itself would leave the terminal as it is drawn on.
+        let mut signals = Signals::listen()?;
+        tokio::select! {
+            shown = watch(&source, Duration::from_secs(args.interval_s), &mut terminal) => shown,
+            () = signals.recv() => Err(Failure::interrupted()),
+        }
+    });
     ratatui::restore();
     shown
 }
