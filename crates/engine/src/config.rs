@@ -11,6 +11,7 @@ use crate::scheduler::policy::Order;
 use crate::team::Team;
 use crate::text::Text;
 use crate::timing::Timing;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +60,8 @@ pub struct EngineConfig {
     pub step_delay: Duration,
     /// Every step takes what a GPU would take. `None`: what it takes.
     pub timing: Option<Timing>,
+    /// Write what each step computed and how long it took to this file. `None`: nobody asks.
+    pub step_log: Option<PathBuf>,
     /// Publish what enters and leaves the KV cache. `None`: nobody listens.
     pub kv_events: Option<KvEventsConfig>,
     /// Prefill or decode only, with another engine for the rest.
@@ -105,6 +108,7 @@ impl Default for EngineConfig {
             incremental_streaming: false,
             step_delay: Duration::ZERO,
             timing: None,
+            step_log: None,
             kv_events: None,
             disagg: DisaggConfig::default(),
             offload: OffloadConfig::default(),
@@ -129,6 +133,8 @@ pub enum EngineError {
     Speedup(f64),
     #[error("cannot start a thread of the engine: {0}")]
     Thread(std::io::Error),
+    #[error("{}: the step log cannot be written: {error}", path.display())]
+    StepLog { path: PathBuf, error: std::io::Error },
     #[error("cannot publish KV events: {0}")]
     KvEvents(String),
     #[error("cannot accept connections: {0}")]

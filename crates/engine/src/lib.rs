@@ -30,6 +30,7 @@ mod scheduler;
 mod sequence;
 pub mod server;
 pub mod stats;
+mod step_log;
 pub mod team;
 pub mod text;
 pub mod timing;

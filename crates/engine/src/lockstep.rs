@@ -15,6 +15,7 @@ use crate::driver::Size;
 use crate::faults::SlowStep;
 use crate::mailbox::postman::Postman;
 use crate::stats::Stats;
+use crate::step_log::StepLog;
 use crate::timing::{Pacer, Timing};
 use crate::transfer::Identity;
 use plimsoll_timing::StepShape;
@@ -30,6 +31,7 @@ pub(crate) struct Lockstep {
     clock: Box<dyn Clock>,
     timing: Option<Timing>,
     pacer: Pacer,
+    log: Option<StepLog>,
     /// Scratch.
     shape: StepShape,
     /// Of the step thread, when it was last counted.
@@ -59,9 +61,14 @@ impl Lockstep {
             let identity = ranks[0].identity(config.page_tokens);
             ranks.iter_mut().for_each(|core| core.open_offload(config, &identity));
         }
+        let log = config.step_log.as_ref().map(|path| {
+            let opened = std::fs::File::create(path).and_then(StepLog::new);
+            opened.map_err(|error| EngineError::StepLog { path: path.clone(), error })
+        });
         Ok(Lockstep {
             ranks,
             clock,
+            log: log.transpose()?,
             timing: config.timing.clone(),
             pacer: Pacer::default(),
             shape: StepShape::default(),
@@ -102,6 +109,9 @@ impl Lockstep {
         if let Some(before) = self.processor_time.replace(now) {
             let rest = (now - before).saturating_sub(arithmetic).as_nanos() as u64;
             self.ranks.iter_mut().for_each(|core| core.stats.loop_cpu_ns += rest);
+            if let Some(log) = &mut self.log {
+                log.end(now - before);
+            }
         }
     }
 
@@ -109,6 +119,9 @@ impl Lockstep {
     pub(crate) fn resume(&mut self) {
         self.ranks.iter_mut().for_each(Core::resume);
         self.pacer.resume();
+        if let Some(log) = &mut self.log {
+            log.resume();
+        }
     }
 
     /// Keeps this share of every rank's pages away from everybody.
@@ -144,9 +157,13 @@ impl Lockstep {
         let started = self.clock.now();
         let mut begun = started;
         let mut parts = Vec::with_capacity(self.ranks.len());
-        for core in &mut self.ranks {
+        for (rank, core) in self.ranks.iter_mut().enumerate() {
             let computed = core.compute(begun);
             let now = self.clock.now();
+            if let (Some(log), true) = (&mut self.log, computed.is_some()) {
+                core.shape(&mut self.shape);
+                log.computes(rank, self.shape.clone());
+            }
             let own = match (&computed, &self.timing) {
                 (None, _) => Duration::ZERO,
                 (Some(_), None) => slowed(now - begun),

@@ -130,7 +130,28 @@ impl Default for ModelConfig {
     }
 }
 
+/// Dimensions of a head of [`ModelConfig::random`], and query heads that share one of keys and values.
+const RANDOM_HEAD_DIM: usize = 64;
+const RANDOM_SHARED: usize = 4;
+
 impl ModelConfig {
+    /// The tiny model's words with so many layers of this width, shaped as a small Llama: as much arithmetic as a model of
+    /// its size, and nothing to say.
+    ///
+    /// # Errors
+    /// With the rule that is broken.
+    pub fn random(layers: usize, width: usize) -> Result<Self, &'static str> {
+        if !(1..=64).contains(&layers) || !(256..=4_096).contains(&width) || !width.is_multiple_of(256) {
+            return Err("use 1 to 64 layers, and a width of 256 to 4096 that is a multiple of 256");
+        }
+        let heads = width / RANDOM_HEAD_DIM;
+        let kv_heads = heads / RANDOM_SHARED;
+        // Llama's 8/3 of the width.
+        let ffn = (width * 8 / 3).next_multiple_of(16);
+        let tiny = ModelConfig::default();
+        Ok(ModelConfig { layers, hidden: width, heads, head_dim: RANDOM_HEAD_DIM, kv_heads, ffn, ..tiny })
+    }
+
     /// Width of the queries of one position and layer.
     #[must_use]
     pub fn query_width(&self) -> usize {

@@ -10,6 +10,7 @@ use disagg::DisaggArgs;
 use kv_events::KvEventsArgs;
 use offload::OffloadArgs;
 use plimsoll_engine::EngineConfig;
+use plimsoll_engine::model::ModelConfig;
 use plimsoll_settings::{LogFormat, PolicyName};
 use schedule::ScheduleArgs;
 use std::net::SocketAddr;
@@ -109,6 +110,9 @@ pub struct EngineArgs {
     /// Hugging Face folder of a Llama, Qwen2 or Qwen3 model (config.json, safetensors); the built-in tiny model without
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
+    /// Layers and width, such as 6x512, of a model of random weights in place of the tiny one: its steps take as long as they would with real ones
+    #[arg(long, value_name = "LAYERSxWIDTH", conflicts_with = "model", value_parser = random_model)]
+    pub random_model: Option<ModelConfig>,
     /// Name under which the model is served [default: plimsoll-tiny, or the folder's name]
     #[arg(long, value_name = "NAME")]
     pub model_name: Option<String>,
@@ -160,6 +164,9 @@ pub struct EngineArgs {
     /// Make every step take at least this long, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub step_delay_ms: u64,
+    /// Write one JSON object a line for every step to this file: what it computed and how long it took
+    #[arg(long, value_name = "FILE")]
+    pub step_log: Option<PathBuf>,
     #[command(flatten)]
     pub disagg: DisaggArgs,
     #[command(flatten)]
@@ -181,6 +188,14 @@ pub struct EngineArgs {
     /// End when stdin closes, so that nothing outlives the process that started this one
     #[arg(long, hide = true)]
     pub exit_with_stdin: bool,
+}
+
+pub(crate) fn random_model(text: &str) -> Result<ModelConfig, String> {
+    let (layers, width) = text.split_once('x').ok_or("expected LAYERSxWIDTH, such as 6x512")?;
+    match (layers.parse(), width.parse()) {
+        (Ok(layers), Ok(width)) => ModelConfig::random(layers, width).map_err(str::to_owned),
+        _ => Err("expected two numbers, such as 6x512".to_owned()),
+    }
 }
 
 #[derive(Clone, Debug, Args)]

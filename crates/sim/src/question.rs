@@ -43,6 +43,8 @@ pub struct Question {
     pub regions: Vec<String>,
     /// Name of a built-in profile, or a TOML file of the same form.
     pub profile: String,
+    /// A profile in place of the one that is named.
+    pub given: Option<Box<Profile>>,
     pub instances: u32,
     pub policy: Policy,
     pub seed: u64,
@@ -124,6 +126,7 @@ impl Question {
             warp: None,
             regions: Vec::new(),
             profile: profile.to_owned(),
+            given: None,
             instances,
             policy,
             seed: 0,
@@ -159,7 +162,10 @@ impl Question {
     /// # Errors
     /// When there is no such profile, or it is broken.
     pub fn profile(&self) -> Result<Profile, QuestionError> {
-        let mut profile = load_profile(&self.profile)?;
+        let mut profile = match &self.given {
+            Some(given) => Profile::clone(given),
+            None => load_profile(&self.profile)?,
+        };
         let serving = &mut profile.serving;
         serving.kv_tokens = self.kv_tokens.unwrap_or(serving.kv_tokens);
         serving.context_tokens = self.context_tokens.unwrap_or(serving.context_tokens);

@@ -4,7 +4,7 @@
 //! times what a batch of unequal lengths adds. How much that is depends on how the kernel cuts its work, [`Kernel`].
 //!
 //! **Prefill** takes `c0` plus the longest of three: its floating-point operations at the rate of long prompts, the reading
-//! of cached keys and values, and the largest single tile (128 rows of one head) on the one SM that has it. The last is
+//! of cached keys and values, and the largest single tile (`tile_rows`, 128, of one head) on the one SM that has it. The last is
 //! what makes short prompts slow: 8 heads x 512 tokens are 32 tiles for 132 SMs. The usual form, operations divided by a
 //! rate measured at the same number of new tokens *without* a prefix, takes that idleness for a property of the length
 //! and multiplies it by any prefix: measured pairs of chunk and history (workload notes, section 2) contradict it by a
@@ -12,9 +12,6 @@
 
 use crate::profile::{Kernel, Profile};
 use crate::shape::StepShape;
-
-/// Rows of one tile of a prefill kernel.
-const TILE_ROWS: f64 = 128.0;
 
 /// Share of the longest piece of work that nothing overlaps when it happens to be scheduled last.
 const LAST_PIECE: f64 = 0.8;
@@ -66,7 +63,8 @@ pub(crate) fn prefill(profile: &Profile, shape: &StepShape) -> f64 {
         operations += per_pair * profile.model.heads * new * seen;
         // A prefix is cut into pieces by work-conserving kernels, the triangle of the chunk itself is not.
         let uncut = if matches!(profile.kernel, Kernel::K0 { .. }) { 0.0 } else { cached };
-        tile = tile.max(per_pair * TILE_ROWS * (uncut + new.max(TILE_ROWS)));
+        let rows = profile.prefill.tile_rows;
+        tile = tile.max(per_pair * rows * (uncut + new.max(rows)));
         bytes += (cached + new) * profile.model.kv_bytes_token_layer;
     }
     let on_one_sm = tile / (rate / f64::from(profile.machine.sms));

@@ -3,10 +3,10 @@
 //! The times of matrix products are flat while weights are read and then straight in the number of tokens, with steps
 //! where tiles fill up: a handful of points says that within a percent or two.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Straight between its knots, constant before the first, going on like the last piece after the last.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Curve {
     /// Rising.

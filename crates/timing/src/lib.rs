@@ -17,6 +17,7 @@ pub mod attention;
 pub mod catalogue;
 mod cost;
 pub mod curve;
+pub mod fit;
 pub mod profile;
 pub mod shape;
 

@@ -1,11 +1,11 @@
 //! The constants of one GPU, model and parallelism, as a small TOML file with the source of each.
 
 use crate::curve::Curve;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// How well a profile's times are founded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Founded {
     /// Kernel times measured on this GPU with this shape.
@@ -34,7 +34,7 @@ impl fmt::Display for Founded {
 }
 
 /// How a decode kernel cuts its work, which decides what unequal lengths cost.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(tag = "family", deny_unknown_fields)]
 pub enum Kernel {
     /// Work-conserving: time follows the sum of lengths (FA3 on Hopper, FlashInfer, MLA tile schedulers). `skew` is the
@@ -47,7 +47,7 @@ pub enum Kernel {
 }
 
 /// Everything that a step's time depends on, but the step.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     /// `gpu-model-parallelism`, as users write it.
@@ -69,7 +69,7 @@ pub struct Profile {
 }
 
 /// One GPU, and how many of them make a rank and an instance.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     pub gpu: String,
@@ -84,7 +84,7 @@ pub struct Machine {
 }
 
 /// The model as one GPU sees it.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelShape {
     pub layers: u32,
@@ -99,7 +99,7 @@ pub struct ModelShape {
 }
 
 /// What the instance holds and how it is usually set.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Serving {
     /// KV bytes per token on all GPUs of a rank together, each stored once.
@@ -115,7 +115,7 @@ pub struct Serving {
     pub max_running: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
     /// Host time of a step that nothing overlaps.
@@ -124,7 +124,7 @@ pub struct Step {
     pub layer_us: f64,
 }
 
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Decode {
     /// Per layer.
@@ -135,7 +135,7 @@ pub struct Decode {
     pub efficiency: f64,
 }
 
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prefill {
     /// Per layer.
@@ -144,6 +144,14 @@ pub struct Prefill {
     pub tflops: f64,
     /// Tokens by which a chunk's triangle is wider than half its length, for what tiles compute in vain.
     pub diagonal_tokens: f64,
+    /// Rows of the tile that one SM computes alone: a step waits for the largest. 0 where nothing waits for one.
+    #[serde(default = "tile_rows")]
+    pub tile_rows: f64,
+}
+
+/// Of the prefill kernels that were measured.
+fn tile_rows() -> f64 {
+    128.0
 }
 
 /// Why a profile cannot be used.
@@ -214,6 +222,7 @@ impl Profile {
             ("prefill.c0_us", from(self.prefill.c0_us), FROM),
             ("prefill.tflops", above(self.prefill.tflops), ABOVE),
             ("prefill.diagonal_tokens", from(self.prefill.diagonal_tokens), FROM),
+            ("prefill.tile_rows", from(self.prefill.tile_rows), FROM),
             ("kernel.skew", skew, "must be from 0 to 1"),
         ];
         let curves = [("dense", self.dense.complaint()), ("head", self.head.complaint())];

@@ -187,3 +187,15 @@ fn logits_agree_with_plain_f64_mathematics() {
         assert!(spread > 1.0, "{family:?}: logits that say something: {spread}");
     }
 }
+
+#[test]
+fn random_models_keep_the_rules() {
+    for (layers, width) in [(1, 256), (6, 512), (8, 768), (64, 4_096)] {
+        let config = ModelConfig::random(layers, width).unwrap();
+        assert_eq!((config.broken_rule(), config.query_width()), (None, width), "{layers}x{width}");
+        assert!(config.kv_heads * 4 == config.heads && config.ffn > 2 * width, "{config:?}");
+    }
+    for (layers, width) in [(0, 512), (65, 512), (2, 0), (2, 300), (2, 8_192)] {
+        assert!(ModelConfig::random(layers, width).is_err(), "{layers}x{width}");
+    }
+}

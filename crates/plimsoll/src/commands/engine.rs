@@ -86,6 +86,8 @@ fn config(args: EngineArgs) -> Result<EngineConfig, Failure> {
         ..MigrationConfig::default()
     };
     let mut config = EngineConfig {
+        model: args.random_model.unwrap_or_else(|| base.model.clone()),
+        step_log: args.step_log,
         kv_events,
         disagg,
         threads: args.threads,

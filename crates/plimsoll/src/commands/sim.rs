@@ -12,6 +12,7 @@ mod run;
 
 use crate::Failure;
 use clap::{Args, Subcommand};
+use plimsoll_engine::model::ModelConfig;
 use plimsoll_sim::baselines::Policy;
 use plimsoll_sim::experiment::EXPERIMENTS;
 use std::path::PathBuf;
@@ -204,6 +205,21 @@ pub struct FidelityArgs {
     /// Make the engines so many times slower than their profile, here and in the simulator, so that this machine keeps up
     #[arg(long, value_name = "X", default_value_t = 16.0, value_parser = super::demo::above_zero)]
     pub slow: f64,
+    /// Engines without timing mode, on one thread each: what their steps take is measured first and told to the simulator
+    #[arg(long, conflicts_with_all = ["profile", "slow", "rate"])]
+    pub real_time: bool,
+    /// Layers and width of their model, whose weights are random: a step should take much longer than the HTTP of its requests
+    #[arg(long, value_name = "LAYERSxWIDTH", default_value = "8x768", requires = "real_time", value_parser = crate::cli::random_model)]
+    pub model: ModelConfig,
+    /// Share of the time in which the engines shall compute; the trace is replayed at the rate that gives it
+    #[arg(long, value_name = "SHARE", default_value_t = 0.65, requires = "real_time", value_parser = share)]
+    pub load: f64,
+    /// Seconds for which their steps are measured, or as long as a few of each kind take
+    #[arg(long, value_name = "SECONDS", default_value_t = 40.0, requires = "real_time", value_parser = not_negative)]
+    pub calibrate_s: f64,
+    /// Write the profile that was measured here, as `plimsoll sim run --profile FILE` reads it
+    #[arg(long, value_name = "FILE", requires = "real_time")]
+    pub profile_out: Option<PathBuf>,
     /// Write the figures here, as JSON; `-` for stdout
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -253,6 +269,14 @@ fn not_negative(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
         _ => Err("expected a number of at least 0".to_owned()),
+    }
+}
+
+/// Neither idle nor full.
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if (0.01..=0.99).contains(&value) => Ok(value),
+        _ => Err("expected a share from 0.01 to 0.99".to_owned()),
     }
 }
 

@@ -52,14 +52,16 @@ impl Children {
         [("PLIMSOLL_ADMIN__TOKEN", self.admin_token.as_str())]
     }
 
-    /// Starts so many engines with the same arguments, numbered in the order in which the gateway will be told of them.
+    /// Starts so many engines with the same arguments, numbered in the order in which the gateway will be told of them; `{n}` in
+    /// an argument stands for the number.
     ///
     /// # Errors
     /// When one does not come up.
     pub(crate) async fn start_engines(&mut self, count: u32, args: &[String]) -> Result<(), Failure> {
         let mut starting = JoinSet::new();
         for n in 0..count {
-            let (folder, args) = (self.folder.clone(), args.to_vec());
+            let folder = self.folder.clone();
+            let args: Vec<String> = args.iter().map(|arg| arg.replace("{n}", &n.to_string())).collect();
             starting.spawn(async move { (n, Process::start(&format!("engine {n}"), &args, &[], &folder).await) });
         }
         let mut started = std::collections::BTreeMap::new();
@@ -69,6 +71,11 @@ impl Children {
         }
         self.engines = started.into_values().collect();
         Ok(())
+    }
+
+    /// Where the engines listen, in their order.
+    pub(crate) fn engine_urls(&self) -> Vec<String> {
+        self.engines.iter().map(|engine| engine.listening.clone()).collect()
     }
 
     /// Starts a gateway with these settings and waits until all engines are healthy. Returns its address for clients.

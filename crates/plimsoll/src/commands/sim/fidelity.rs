@@ -1,27 +1,29 @@
 //! `plimsoll sim fidelity`: does the simulator say what real processes do?
 //!
-//! The same requests, at the same times, under the same policy with the same seed: once through a gateway and built-in engines in
-//! timing mode, as processes with sockets between them, and once simulated. The engine's step times are the same
-//! cost model's in both, so what is compared is everything else: batching, chunks, pages, caches, the queue, what the
-//! gateway hears when, and what it chooses.
-//!
-//! Engines really compute, so lengths are divided by `--scale` and steps take `--slow` times as long: two busy cores then keep up. Whether
-//! they did is part of the answer, because late engines measure the machine and not the simulator.
+//! The same requests, at the same times, under the same policy with the same seed: once through a gateway and built-in engines,
+//! as processes with sockets between them, and once simulated. What the engines' steps take is either the same cost
+//! model's in both ([`timed`]), so that what is compared is everything else: batching, chunks, pages, caches, the queue, what
+//! the gateway hears when, and what it chooses. Or it is the engines' own, and the simulator is told what was measured
+//! before ([`real_time`]). Whether the machine kept up is part of the answer, because a late engine measures the machine and not
+//! the simulator.
 
+mod calibrate;
 mod drive;
 mod fleet;
+mod real_time;
+mod steps;
+mod timed;
 mod verdict;
 
-use super::outputs::apart;
-use super::{FidelityArgs, run as one, write};
+use super::FidelityArgs;
+use super::outputs::{Output, apart};
 use crate::commands::demo::children::Children;
 use crate::commands::demo::signals::Signals;
 use crate::{Failure, output, runtime};
-use drive::Drive;
 use fleet::PAGE_TOKENS;
 use plimsoll_core::Nanos;
 use plimsoll_sim::baselines::Policy;
-use plimsoll_sim::{Finished, Input, InputOptions, Question, Watcher};
+use plimsoll_sim::{Finished, Input, InputOptions, Watcher};
 use plimsoll_workload::{Scale, Session};
 use std::time::Duration;
 use verdict::{Request, Verdict};
@@ -30,29 +32,12 @@ use verdict::{Request, Verdict};
 const APART: Nanos = Nanos::from_millis(10);
 
 pub(super) fn run(args: &FidelityArgs) -> Result<(), Failure> {
-    apart(std::iter::once(args.trace.as_path()), &[args.json.as_ref()])?;
-    let workload = Workload::read(args)?;
-    let question = question(args)?;
-    let profile = question.profile().map_err(one::failure)?;
-    output::note(&format!(
-        "plimsoll sim fidelity: {} calls, lengths / {}, {} engines at 1/{} of {}, about {:.0} s",
-        workload.calls(),
-        args.scale,
-        args.instances,
-        args.slow,
-        profile.name,
-        workload.seconds(),
-    ));
-    let runtime = runtime::multi_thread()?;
-    let measured = runtime.block_on(with_fleet(args, &question, &workload));
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    let measured = measured?;
-    let mut simulated = Simulated(Vec::new());
-    let report =
-        question.answer_sessions(workload.sessions, workload.block_tokens, &mut simulated).map_err(one::failure)?;
-    let verdict = Verdict::new(args, &profile, measured, &simulated.0, &report);
-    if let Some(path) = &args.json {
-        write(path, &verdict.json())?;
+    apart(std::iter::once(args.trace.as_path()), &[args.json.as_ref(), args.profile_out.as_ref()])?;
+    let open = |path: &Option<std::path::PathBuf>| path.as_deref().map(Output::open).transpose();
+    let (json, profile_out) = (open(&args.json)?, open(&args.profile_out)?);
+    let verdict = if args.real_time { real_time::verdict(args, profile_out)? } else { timed::verdict(args)? };
+    if let Some(file) = json {
+        file.put(&verdict.json())?;
     }
     if args.json.as_ref().is_none_or(|path| path.as_os_str() != "-") {
         output::data(&verdict.table())?;
@@ -67,10 +52,10 @@ struct Workload {
 }
 
 impl Workload {
-    fn read(args: &FidelityArgs) -> Result<Workload, Failure> {
+    fn read(args: &FidelityArgs, rate: f64) -> Result<Workload, Failure> {
         let options = InputOptions {
             limit: Some(args.limit),
-            rate: args.rate,
+            rate,
             starts_per_s: args.starts_per_s,
             seed: args.seed,
             // Whole pages after the division.
@@ -115,49 +100,26 @@ impl Workload {
     }
 }
 
-fn question(args: &FidelityArgs) -> Result<Question, Failure> {
-    let policy = Policy::of_name(&args.policy).ok_or_else(|| Failure::usage("no such policy"))?;
-    let usual = Question::new(&args.trace, &args.profile, args.instances, policy);
-    let mut profile = usual.profile().map_err(one::failure)?;
-    fleet::divide(&mut profile, args.scale);
-    let sizes = &profile.serving;
-    Ok(Question {
-        seed: args.seed,
-        kv_tokens: Some(sizes.kv_tokens),
-        max_running: Some(sizes.max_running),
-        token_budget: Some(sizes.token_budget),
-        context_tokens: Some(sizes.context_tokens),
-        longest_pause: args.longest_pause_s.map(Nanos::from_secs_f64),
-        speedup: 1.0 / args.slow,
-        ..usual
-    })
+fn policy(args: &FidelityArgs) -> Result<Policy, Failure> {
+    Policy::of_name(&args.policy).ok_or_else(|| Failure::usage("no such policy"))
 }
 
-async fn with_fleet(args: &FidelityArgs, question: &Question, workload: &Workload) -> Result<verdict::Real, Failure> {
-    let mut signals = Signals::listen()?;
-    let mut children = Children::new("sim")?;
-    let worked = tokio::select! {
-        worked = measure(args, question, workload, &mut children) => worked,
-        () = signals.recv() => Err(Failure::interrupted()),
-    };
-    children.stop(worked.is_err()).await;
+/// Runs `work` with processes that end with it, however it ends.
+fn with_children<T>(work: impl AsyncFnOnce(&mut Children) -> Result<T, Failure>) -> Result<T, Failure> {
+    let runtime = runtime::multi_thread()?;
+    let worked = runtime.block_on(async {
+        runtime::raise_open_files();
+        let mut signals = Signals::listen()?;
+        let mut children = Children::new("sim")?;
+        let worked = tokio::select! {
+            worked = work(&mut children) => worked,
+            () = signals.recv() => Err(Failure::interrupted()),
+        };
+        children.stop(worked.is_err()).await;
+        worked
+    });
+    runtime.shutdown_timeout(Duration::from_secs(1));
     worked
-}
-
-async fn measure(
-    args: &FidelityArgs,
-    question: &Question,
-    workload: &Workload,
-    children: &mut Children,
-) -> Result<verdict::Real, Failure> {
-    runtime::raise_open_files();
-    let profile = question.profile().map_err(one::failure)?;
-    children.start_engines(args.instances, &fleet::engine_args(args, &profile)).await?;
-    let urls: Vec<String> = children.engines.iter().map(|engine| engine.listening.clone()).collect();
-    let gateway = children.start_gateway(&fleet::settings(args, question.poll, &urls)).await?;
-    let pause_limit = question.longest_pause;
-    let (requests, failed, sent_late) = Drive::new(&gateway, pause_limit)?.run(&workload.sessions).await;
-    Ok(verdict::Real { requests, failed, sent_late, late: children.lateness().await })
 }
 
 /// Every answer of the simulated run.

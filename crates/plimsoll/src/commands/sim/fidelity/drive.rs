@@ -67,7 +67,7 @@ impl Drive {
 impl Shared {
     async fn call(&self, call: &Call, due: Instant) {
         let late_ms = due.elapsed().as_secs_f64() * 1e3;
-        let outcome = self.send(call, due).await;
+        let outcome = ask(&self.client, call, due).await;
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         done.2.push(late_ms);
         match outcome {
@@ -78,22 +78,23 @@ impl Shared {
             }
         }
     }
+}
 
-    async fn send(&self, call: &Call, due: Instant) -> Result<Request, (String, String)> {
-        let posted = self.client.post("/v1/completions", body(call)).await;
-        let (response, lease) = posted.map_err(|error| (error.code.to_owned(), error.detail))?;
-        let answer = stream::read(response, due.into_std()).await.map_err(|refusal| (refusal.code, refusal.message))?;
-        self.client.give_back(lease);
-        let usage = answer.usage.ok_or_else(|| ("no_usage".to_owned(), String::new()))?;
-        Ok(Request {
-            ttft_ms: answer.ttft.as_secs_f64() * 1e3,
-            decode_ms: answer.gaps.iter().sum::<Duration>().as_secs_f64() * 1e3,
-            output_tokens: usage.completion_tokens,
-            prompt_tokens: usage.prompt_tokens,
-            cached_tokens: usage.cached_tokens(),
-            engine: answer.engine.and_then(|id| id.parse().ok()).unwrap_or(u32::MAX),
-        })
-    }
+/// One request and its whole answer; else a code and what was told.
+pub(super) async fn ask(client: &Client, call: &Call, due: Instant) -> Result<Request, (String, String)> {
+    let posted = client.post("/v1/completions", body(call)).await;
+    let (response, lease) = posted.map_err(|error| (error.code.to_owned(), error.detail))?;
+    let answer = stream::read(response, due.into_std()).await.map_err(|refusal| (refusal.code, refusal.message))?;
+    client.give_back(lease);
+    let usage = answer.usage.ok_or_else(|| ("no_usage".to_owned(), String::new()))?;
+    Ok(Request {
+        ttft_ms: answer.ttft.as_secs_f64() * 1e3,
+        decode_ms: answer.gaps.iter().sum::<Duration>().as_secs_f64() * 1e3,
+        output_tokens: usage.completion_tokens,
+        prompt_tokens: usage.prompt_tokens,
+        cached_tokens: usage.cached_tokens(),
+        engine: answer.engine.and_then(|id| id.parse().ok()).unwrap_or(u32::MAX),
+    })
 }
 
 /// The prompt as token ids, so that the gateway and the engine agree on what it is.

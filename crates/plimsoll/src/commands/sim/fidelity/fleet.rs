@@ -19,16 +19,33 @@ pub(super) fn divide(profile: &mut Profile, scale: u64) {
     serving.page_tokens = PAGE_TOKENS;
 }
 
-/// `profile` says the sizes; times are those of the one that is named.
-pub(super) fn engine_args(args: &FidelityArgs, profile: &Profile) -> Vec<String> {
+/// Where the engines' step times come from.
+pub(super) enum EngineTime {
+    /// A profile's.
+    Profile { name: String, speedup: f64 },
+    /// A model of random weights on one thread, and where what its steps take is written; `{n}` stands for the engine.
+    Own { model: String, log: String },
+}
+
+/// `profile` says the sizes.
+pub(super) fn engine_args(time: &EngineTime, profile: &Profile) -> Vec<String> {
     let sizes = &profile.serving;
     let mut all = vec!["engine".to_owned()];
     let mut flag = |name: &str, value: String| all.extend([format!("--{name}"), value]);
     flag("listen", "127.0.0.1:0".into());
     flag("kv-events-endpoint", "tcp://127.0.0.1:0".into());
     flag("kv-events-replay-endpoint", "tcp://127.0.0.1:0".into());
-    flag("timing", args.profile.clone());
-    flag("timing-speedup", (1.0 / args.slow).to_string());
+    match time {
+        EngineTime::Profile { name, speedup } => {
+            flag("timing", name.clone());
+            flag("timing-speedup", speedup.to_string());
+        }
+        EngineTime::Own { model, log } => {
+            flag("random-model", model.clone());
+            flag("threads", "1".into());
+            flag("step-log", log.clone());
+        }
+    }
     flag("page-tokens", PAGE_TOKENS.to_string());
     flag("kv-tokens", sizes.kv_tokens.to_string());
     flag("context-tokens", sizes.context_tokens.to_string());

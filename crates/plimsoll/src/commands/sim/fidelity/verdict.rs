@@ -2,9 +2,10 @@
 
 use super::FidelityArgs;
 use super::drive::Failed;
+use super::real_time::RealTime;
+use super::steps::Pace;
 use crate::commands::demo::children::Lateness;
 use plimsoll_sim::Report;
-use plimsoll_timing::Profile;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,6 +14,10 @@ use std::fmt::Write as _;
 const TOLERANCE: f64 = 0.1;
 /// A machine keeps up while at most so many steps of its engines are late, and nothing of their schedule is given up.
 const MOST_LATE: f64 = 0.05;
+/// Of engines without timing mode, while their steps take so much more by the clock than in processor time.
+const MOST_STRETCHED: f64 = 1.05;
+/// And requests are sent in time while the mean is late by so much of the mean time to first token.
+const MOST_SENT_LATE: f64 = 0.05;
 
 /// One answer.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +39,35 @@ pub(super) struct Real {
     pub(super) failed: Failed,
     /// By how much each was sent too late, milliseconds.
     pub(super) sent_late: Vec<f64>,
-    pub(super) late: Option<Lateness>,
+    pub(super) machine: Machine,
+}
+
+/// How a machine that is too slow for its engines shows.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Machine {
+    /// Of engines in timing mode, how far they were behind; `None` where one does not say.
+    Schedule(Option<Lateness>),
+    /// Of others, how long their steps took by the clock and in processor time.
+    Steps(Pace),
+}
+
+impl Machine {
+    fn kept_up(&self) -> bool {
+        match self {
+            Machine::Schedule(late) => late.is_some_and(|late| late.steps <= MOST_LATE && late.lost_s == 0.0),
+            Machine::Steps(pace) => pace.wall_over_cpu <= MOST_STRETCHED,
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Machine::Schedule(Some(late)) => {
+                format!("{:.2} % of steps late, {:.2} s lost", late.steps * 100.0, late.lost_s)
+            }
+            Machine::Schedule(None) => "engines do not say whether they were late".to_owned(),
+            Machine::Steps(pace) => format!("steps took {:.3} of their processor time", pace.wall_over_cpu),
+        }
+    }
 }
 
 /// Milliseconds.
@@ -92,6 +125,56 @@ impl Side {
     }
 }
 
+/// How far two sides are from each other.
+#[derive(Clone, Debug, Serialize)]
+struct Apart {
+    /// Simulated over real.
+    ratio: BTreeMap<&'static str, Option<f64>>,
+    within_10_percent: BTreeMap<&'static str, bool>,
+    all_within: bool,
+}
+
+impl Apart {
+    fn of(real: &Side, simulated: &Side) -> Apart {
+        let pairs = || real.figures().into_iter().zip(simulated.figures());
+        let ratio = |real: f64, simulated: f64| (real > 0.0).then(|| simulated / real);
+        // Where neither has anything there is nothing to differ.
+        let near = |real: f64, sim: f64| ratio(real, sim).map_or(sim == 0.0, |ratio| (ratio - 1.0).abs() <= TOLERANCE);
+        let within: BTreeMap<_, _> = pairs().map(|((name, real), (_, sim))| (name, near(real, sim))).collect();
+        let all = within.values().all(|within| *within);
+        Apart {
+            ratio: pairs().map(|((name, real), (_, sim))| (name, ratio(real, sim))).collect(),
+            within_10_percent: within,
+            all_within: all && real.requests == simulated.requests && real.requests > 0,
+        }
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.ratio.get(name).copied().flatten().map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"))
+    }
+}
+
+/// A simulation whose steps are stretched as the machine stretched the real ones.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct AtPace {
+    simulated: Side,
+    #[serde(flatten)]
+    apart: Apart,
+}
+
+impl AtPace {
+    pub(super) fn new(verdict: &Verdict, simulated: &[Request], report: &Report) -> AtPace {
+        let simulated = simulated_side(simulated, report, verdict.instances);
+        AtPace { apart: Apart::of(&verdict.real, &simulated), simulated }
+    }
+}
+
+fn simulated_side(requests: &[Request], report: &Report, engines: u32) -> Side {
+    let refused = &report.requests.refused;
+    let refused = refused.iter().map(|(why, count)| (why.clone(), (*count, String::new()))).collect();
+    Side::of(requests, refused, engines)
+}
+
 /// The answer of `plimsoll sim fidelity`.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Verdict {
@@ -108,59 +191,71 @@ pub(super) struct Verdict {
     slow: f64,
     real: Side,
     simulated: Side,
-    /// Simulated over real.
-    ratio: BTreeMap<&'static str, Option<f64>>,
-    within_10_percent: BTreeMap<&'static str, bool>,
-    all_within: bool,
+    #[serde(flatten)]
+    apart: Apart,
     /// Share of steps that this machine ended too late, and what was given up of the engines' schedule; `None` where an engine
     /// does not say.
     engine_late_steps: Option<f64>,
     engine_lost_s: Option<f64>,
+    client_late_mean_ms: f64,
     client_late_p90_ms: f64,
     /// The machine was fast enough for the figures to be the engines'.
     kept_up: bool,
     simulated_preemptions: u64,
+    /// Of engines without timing mode: what was measured of them, and the simulation at the machine's pace.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_one")]
+    pub(super) real_time: Option<(RealTime, AtPace)>,
+    #[serde(skip)]
+    machine: String,
+}
+
+/// The two as one object.
+fn as_one<S: serde::Serializer>(both: &Option<(RealTime, AtPace)>, to: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct One<'a> {
+        #[serde(flatten)]
+        about: &'a RealTime,
+        at_pace: &'a AtPace,
+    }
+    both.as_ref().map(|(about, at_pace)| One { about, at_pace }).serialize(to)
 }
 
 impl Verdict {
     pub(super) fn new(
         args: &FidelityArgs,
-        profile: &Profile,
+        profile: &str,
+        rate: f64,
         real: Real,
-        simulated: &[Request],
-        report: &Report,
+        (simulated, report): (&[Request], &Report),
     ) -> Verdict {
-        let refused = &report.requests.refused;
-        let refused = refused.iter().map(|(why, count)| (why.clone(), (*count, String::new()))).collect();
-        let (late, sent_late) = (real.late, real.sent_late);
+        let (machine, sent_late) = (real.machine, Times::of(real.sent_late));
         let real = Side::of(&real.requests, real.failed, args.instances);
-        let simulated = Side::of(simulated, refused, args.instances);
-        let pairs = || real.figures().into_iter().zip(simulated.figures());
-        let ratio = |real: f64, simulated: f64| (real > 0.0).then(|| simulated / real);
-        let ratios: BTreeMap<_, _> = pairs().map(|((name, real), (_, sim))| (name, ratio(real, sim))).collect();
-        // Where neither has anything there is nothing to differ.
-        let near = |real: f64, sim: f64| ratio(real, sim).map_or(sim == 0.0, |ratio| (ratio - 1.0).abs() <= TOLERANCE);
-        let within: BTreeMap<_, _> = pairs().map(|((name, real), (_, sim))| (name, near(real, sim))).collect();
-        let all_within =
-            within.values().all(|within| *within) && real.requests == simulated.requests && real.requests > 0;
+        let simulated = simulated_side(simulated, report, args.instances);
+        let late = match machine {
+            Machine::Schedule(late) => late,
+            Machine::Steps(_) => None,
+        };
+        // What a request is sent too late it waits longer, and no engine is to blame.
+        let sent_in_time = sent_late.mean <= MOST_SENT_LATE * real.ttft_ms.mean;
         Verdict {
             trace: args.trace.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
-            profile: profile.name.clone(),
+            profile: profile.to_owned(),
             policy: args.policy.clone(),
             instances: args.instances,
             seed: args.seed,
             limit: args.limit,
-            rate: args.rate,
+            rate,
             scale: args.scale,
-            slow: args.slow,
-            ratio: ratios,
-            within_10_percent: within,
-            all_within,
+            slow: if args.real_time { 1.0 } else { args.slow },
+            apart: Apart::of(&real, &simulated),
             engine_late_steps: late.map(|late| late.steps),
             engine_lost_s: late.map(|late| late.lost_s),
-            client_late_p90_ms: Times::of(sent_late).p90,
-            kept_up: late.is_some_and(|late| late.steps <= MOST_LATE && late.lost_s == 0.0),
+            client_late_mean_ms: sent_late.mean,
+            client_late_p90_ms: sent_late.p90,
+            kept_up: machine.kept_up() && sent_in_time,
             simulated_preemptions: report.preemptions,
+            real_time: None,
+            machine: machine.text(),
             real,
             simulated,
         }
@@ -173,11 +268,19 @@ impl Verdict {
     }
 
     pub(super) fn table(&self) -> String {
-        let mut text = format!("{:<14}{:>12}{:>12}{:>9}\n", "ms", "processes", "simulated", "ratio");
-        for ((name, real), (_, simulated)) in self.real.figures().into_iter().zip(self.simulated.figures()) {
-            let ratio = self.ratio.get(name).copied().flatten().map_or_else(|| "-".to_owned(), |r| format!("{r:.3}"));
-            let mark = if self.within_10_percent.get(name).copied().unwrap_or(false) { "" } else { "  more than 10 %" };
-            let _ = writeln!(text, "{name:<14}{real:>12.1}{simulated:>12.1}{ratio:>9}{mark}");
+        let at_pace = self.real_time.as_ref().map(|(_, at_pace)| at_pace);
+        let mut text = format!("{:<14}{:>12}{:>12}{:>9}", "ms", "processes", "simulated", "ratio");
+        text.push_str(if at_pace.is_some() { "   at the machine's pace\n" } else { "\n" });
+        for (nth, ((name, real), (_, simulated))) in
+            self.real.figures().into_iter().zip(self.simulated.figures()).enumerate()
+        {
+            let ratio = self.apart.text(name);
+            let _ = write!(text, "{name:<14}{real:>12.1}{simulated:>12.1}{ratio:>9}");
+            if let Some(at_pace) = at_pace {
+                let _ = write!(text, "{:>12.1}{:>9}", at_pace.simulated.figures()[nth].1, at_pace.apart.text(name));
+            }
+            let near = self.apart.within_10_percent.get(name).copied().unwrap_or(false);
+            text.push_str(if near { "\n" } else { "  more than 10 %\n" });
         }
         let percent =
             |side: &Side| side.hit_rate.map_or_else(|| "-".to_owned(), |rate| format!("{:.1} %", rate * 100.0));
@@ -188,14 +291,75 @@ impl Verdict {
         }
         let list = |side: &Side| side.requests_of_engines.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
         let _ = writeln!(text, "requests of engines: {}; simulated {}", list(&self.real), list(&self.simulated));
-        let late = match (self.engine_late_steps, self.engine_lost_s) {
-            (Some(steps), Some(lost)) => format!("{:.2} % of steps late, {lost:.2} s lost", steps * 100.0),
-            _ => "engines do not say whether they were late".to_owned(),
-        };
+        if let Some((about, _)) = &self.real_time {
+            text.push_str(&about.text());
+        }
         let kept =
             if self.kept_up { "the machine kept up" } else { "THE MACHINE DID NOT KEEP UP: figures are its own" };
-        let client = self.client_late_p90_ms;
-        let _ = writeln!(text, "{kept} ({late}; 90 % of requests sent within {client:.1} ms)");
+        let (mean, p90) = (self.client_late_mean_ms, self.client_late_p90_ms);
+        let _ = writeln!(
+            text,
+            "{kept} ({}; requests sent {mean:.1} ms late in the mean, 90 % within {p90:.1} ms)",
+            self.machine
+        );
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: FidelityArgs,
+    }
+
+    fn verdict(sent_late: Vec<f64>, machine: Machine) -> Verdict {
+        let args = Line::parse_from(["line", "--trace", "t"]).args;
+        let request = Request {
+            ttft_ms: 100.0,
+            decode_ms: 90.0,
+            output_tokens: 10,
+            prompt_tokens: 50,
+            cached_tokens: Some(0),
+            engine: 0,
+        };
+        let real = Real { requests: vec![request; 20], failed: Failed::new(), sent_late, machine };
+        Verdict::new(&args, "h100-llama3-8b", 1.0, real, (&[request; 20], &Report::empty()))
+    }
+
+    #[test]
+    fn a_machine_keeps_up_with_its_engines_and_with_its_client() {
+        let schedule = |steps: f64, lost_s: f64| Machine::Schedule(Some(Lateness { steps, lost_s }));
+        let steps = |wall_over_cpu: f64| Machine::Steps(Pace { steps: 9, step_ms: 20.0, wall_over_cpu });
+        // Of a time to first token of 100 ms.
+        let (in_time, late) = (vec![1.0; 20], vec![6.0; 20]);
+        for (sent, machine, kept_up) in [
+            (&in_time, schedule(0.01, 0.0), true),
+            (&late, schedule(0.01, 0.0), false),
+            (&in_time, schedule(0.2, 0.0), false),
+            (&in_time, schedule(0.01, 0.5), false),
+            (&in_time, Machine::Schedule(None), false),
+            (&in_time, steps(1.02), true),
+            (&late, steps(1.02), false),
+            (&in_time, steps(1.2), false),
+        ] {
+            let verdict = verdict(sent.clone(), machine);
+            assert_eq!(verdict.kept_up, kept_up, "{machine:?}, sent {} ms late", sent[0]);
+            assert_eq!(verdict.table().contains("DID NOT KEEP UP"), !kept_up);
+            assert!(verdict.apart.all_within);
+        }
+    }
+
+    #[test]
+    fn what_is_further_apart_than_a_tenth_is_said() {
+        let mut verdict = verdict(vec![0.0], Machine::Schedule(Some(Lateness::default())));
+        verdict.simulated.ttft_ms.p90 *= 1.2;
+        verdict.apart = Apart::of(&verdict.real, &verdict.simulated);
+        assert!(!verdict.apart.all_within && verdict.apart.within_10_percent["ttft_mean"]);
+        assert!(verdict.table().contains("1.200  more than 10 %"), "{}", verdict.table());
     }
 }
