@@ -128,11 +128,13 @@ impl Shared {
         self.with_health(|s| s.first_token(ticket, self.now()));
     }
 
-    /// The engine said how much of a prompt it had to prefill; teaches its rate.
+    /// An answer is whole: what the engine said of its prompt teaches its rate, and that it said nothing its model's.
     pub fn prefilled(&self, ticket: Ticket, usage: Option<Usage>) {
-        if let Some((cached, usage)) = usage.and_then(|usage| usage.cached_tokens.zip(Some(usage))) {
-            self.with_scheduler(|s| s.prefilled(ticket, usage.prompt_tokens.saturating_sub(cached), cached));
-        }
+        let reported = usage.and_then(|usage| Some((usage.prompt_tokens, usage.cached_tokens?)));
+        self.with_scheduler(|s| match reported {
+            Some((prompt_tokens, cached)) => s.prefilled(ticket, prompt_tokens.saturating_sub(cached), cached),
+            None => s.unreported(ticket),
+        });
     }
 
     /// Runs what may change an engine's health. The change is signalled inside the critical section, so that two

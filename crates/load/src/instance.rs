@@ -42,6 +42,8 @@ pub(crate) struct Instance {
     /// No fewer than `spec.ranks` once in the roster; more where a rank that vanished keeps its counters until its entries are settled.
     pub ranks: SmallVec<[RankState; 1]>,
     rate: PrefillRate,
+    /// Of streams that did not say what was cached, as if what they were charged were true.
+    as_charged: PrefillRate,
     /// Inverse of what `rate` estimates; `None` until it does.
     pub prefill_s_per_token: Option<f64>,
     /// Boxed: a choice does not look into it.
@@ -59,6 +61,7 @@ impl Instance {
             refused_until: Nanos::ZERO,
             ranks: SmallVec::new(),
             rate: PrefillRate::default(),
+            as_charged: PrefillRate::default(),
             prefill_s_per_token: None,
             latency: Box::new(LatencyModel::new(assumed)),
         }
@@ -75,6 +78,16 @@ impl Instance {
     ) {
         self.rate.observe(elapsed, others_tokens, charged_tokens, uncached_tokens);
         self.prefill_s_per_token = self.rate.tokens_per_s().map(|rate| 1.0 / rate);
+    }
+
+    /// Learns from one whose engine did not say how much was cached.
+    pub(crate) fn observe_unreported(&mut self, elapsed: Nanos, others_tokens: u64, charged_tokens: u64) {
+        self.as_charged.observe(elapsed, others_tokens, charged_tokens, charged_tokens);
+    }
+
+    /// Tokens charged a second. It is the pool's to use, and nobody's own.
+    pub(crate) fn charged_tokens_per_s(&self) -> Option<f64> {
+        self.as_charged.tokens_per_s()
     }
 
     pub(crate) fn prefill_tokens_per_s(&self) -> Option<f64> {

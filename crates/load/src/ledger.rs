@@ -34,6 +34,8 @@ pub struct Counters {
 pub(crate) struct Entry {
     pub target: Target,
     pub charge: Charge,
+    /// Of its prompt, not charged: believed to be cached.
+    pub hit_tokens: u64,
     /// The prefill tokens are still counted.
     pub prefilling: bool,
     /// When they stop to count at the latest. `None`: at the first token, which will be seen.

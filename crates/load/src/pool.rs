@@ -34,14 +34,21 @@ impl Pool {
     }
 
     /// Prefill rate to expect of a member that was never observed: the median of those that were, in tokens per
-    /// second, at most [`PEER_RATE_FRESH`] old. `None` while nobody was.
+    /// second, at most [`PEER_RATE_FRESH`] old. Where no member ever said what was cached, the median of what they were charged for: the same
+    /// for all, so that nobody looks fast for what it holds. `None` while nobody was observed at all.
     pub(crate) fn peer_rate(&mut self, roster: &Roster, now: Nanos) -> Option<f64> {
         if let Some((at, rate)) = self.peer_rate
             && now.since(at) < PEER_RATE_FRESH
         {
             return rate;
         }
-        let mut known: Vec<f64> = self.instances(roster).filter_map(|(_, i)| i.prefill_tokens_per_s()).collect();
+        let rates = |of: fn(&Instance) -> Option<f64>| -> Vec<f64> {
+            self.instances(roster).filter_map(|(_, instance)| of(instance)).collect()
+        };
+        let mut known = rates(Instance::prefill_tokens_per_s);
+        if known.is_empty() {
+            known = rates(Instance::charged_tokens_per_s);
+        }
         let rate = (!known.is_empty()).then(|| median(&mut known));
         self.peer_rate = Some((now, rate));
         rate

@@ -146,8 +146,8 @@ impl Scheduler {
     }
 
     /// The engine has said how many of the prompt's tokens it had to prefill. Call it before `settle`; only attempts
-    /// with a first token teach, and engines that do not report cached tokens are taken to be as fast as their peers:
-    /// a guess would make the holder of many prefixes look like a fast engine and draw everybody to it.
+    /// with a first token teach, and engines that do not report cached tokens are taken to be as fast as their peers
+    /// ([`Self::unreported`]): a guess would make the holder of many prefixes look like a fast engine and draw everybody to it.
     ///
     /// A prefill in front of which nothing else was prefilled teaches the latency model too; `cached_tokens` is the part of the prompt
     /// that it had to attend to and not to compute.
@@ -159,6 +159,24 @@ impl Scheduler {
         }
         if others == 0 {
             self.learn(entry.target.instance, |model| model.observe_prefill(uncached_tokens, cached_tokens, elapsed));
+        }
+    }
+
+    /// A stream ended whose engine did not say what was cached, as most do not unless they are asked to. Call it before `settle`. Then
+    /// what was believed and charged is all there is to learn from; tokens are then those charged, here as in the backlog. It counts
+    /// for a model as a whole, and only while no engine of it says more.
+    pub fn unreported(&mut self, ticket: Ticket) {
+        let Some(entry) = self.ledger.get(ticket).copied().filter(|entry| !entry.orphan) else { return };
+        let Some((elapsed, others)) = entry.waited else { return };
+        let charged = entry.charge.uncached_prefill_tokens;
+        let Some(mut instance) = self.edit(entry.target.instance) else { return };
+        if instance.prefill_tokens_per_s().is_some() {
+            return;
+        }
+        instance.observe_unreported(elapsed, others, charged);
+        drop(instance);
+        if others == 0 {
+            self.learn(entry.target.instance, |model| model.observe_prefill(charged, entry.hit_tokens, elapsed));
         }
     }
 

@@ -17,6 +17,7 @@ fn entry(instance: u32) -> Entry {
         orphan: false,
         placed_at: Nanos::ZERO,
         served_before: 0,
+        hit_tokens: 0,
         unseen_before: 0,
         waited: None,
         beside: None,

@@ -127,6 +127,7 @@ impl Scheduler {
         let entry = Entry {
             target: candidate.target,
             charge,
+            hit_tokens: held.tokens(),
             prefilling: true,
             prefill_until,
             first_token_seen: false,

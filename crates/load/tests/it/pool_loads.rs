@@ -68,6 +68,58 @@ fn a_rate_is_known_once_somebody_has_shown_one() {
     assert_eq!(backlog, [500, 1_000], "charged 1,000 each: {placed:?}");
 }
 
+/// Engines say what was cached only where they are asked to (vLLM `--enable-prompt-tokens-details`, SGLang `--enable-cache-report`).
+#[test]
+fn where_nobody_reports_cached_tokens_the_model_has_a_rate_and_no_engine_one_of_its_own() {
+    let mut fleet = Fleet::new(PolicyKind::RoundRobin, 2);
+    // Instance 1 takes four times as long: all the same, both are as fast as the middle of what was seen.
+    for _ in 0..12 {
+        let placed = fleet.place();
+        fleet.pass(ms(if placed.target.instance == InstanceId(0) { 250 } else { 1_000 }));
+        fleet.scheduler.first_token(placed.ticket, fleet.now);
+        fleet.scheduler.unreported(placed.ticket);
+        fleet.settle(placed.ticket, AttemptEnd::Ok);
+    }
+    let rates: Vec<f64> = loads(&mut fleet).iter().map(|load| load.load.prefill_tokens_per_s.unwrap()).collect();
+    assert!((rates[0] - rates[1]).abs() < 1e-9, "{rates:?}");
+    assert!((999.0..4_001.0).contains(&rates[0]), "{rates:?}");
+    assert!(loads(&mut fleet).iter().all(|load| load.uncached_share.is_none()));
+    let seen = fleet.scheduler.instances(fleet.now);
+    assert!(seen.iter().all(|one| one.prefill_tokens_per_s.is_none()), "shown as observed is only what was");
+    // One that reports says more than all that do not.
+    for _ in 0..8 {
+        let placed = fleet.place();
+        fleet.pass(ms(125));
+        fleet.scheduler.first_token(placed.ticket, fleet.now);
+        if placed.target.instance == InstanceId(0) {
+            fleet.scheduler.prefilled(placed.ticket, 1_000, 0);
+        } else {
+            fleet.scheduler.unreported(placed.ticket);
+        }
+        fleet.settle(placed.ticket, AttemptEnd::Ok);
+    }
+    for load in loads(&mut fleet) {
+        let rate = load.load.prefill_tokens_per_s.unwrap();
+        assert!((rate - 8_000.0).abs() < 1.0, "{rate}");
+    }
+}
+
+/// Whether a promise can be kept is asked of the latency model.
+#[test]
+fn prefill_times_are_learnt_without_reports_too() {
+    let mut fleet = Fleet::new(PolicyKind::RoundRobin, 1);
+    for _ in 0..40 {
+        let placed = fleet.place();
+        fleet.pass(ms(500));
+        fleet.scheduler.first_token(placed.ticket, fleet.now);
+        fleet.scheduler.unreported(placed.ticket);
+        fleet.settle(placed.ticket, AttemptEnd::Ok);
+    }
+    let model = fleet.scheduler.prefill_model(Some(crate::fleet::MODEL)).unwrap();
+    let seconds = model.prefill_s(1_000, 0);
+    assert!((seconds - 0.5).abs() < 0.05, "{seconds}");
+}
+
 #[test]
 fn only_those_that_would_be_chosen_are_in_it() {
     let mut fleet = Fleet::new(PolicyKind::LeastWait, 3);
