@@ -115,7 +115,7 @@ fn prefill_times_are_learnt_without_reports_too() {
         fleet.scheduler.unreported(placed.ticket);
         fleet.settle(placed.ticket, AttemptEnd::Ok);
     }
-    let model = fleet.scheduler.prefill_model(Some(crate::fleet::MODEL)).unwrap();
+    let model = fleet.scheduler.prefill_model(Some(MODEL)).unwrap();
     let seconds = model.prefill_s(1_000, 0);
     assert!((seconds - 0.5).abs() < 0.05, "{seconds}");
 }
