@@ -28,7 +28,7 @@ pub const ALLOWED: &[&str] = &[
 
 /// Most packages in the resolved graph, the workspace included. Raise it in the change that adds a dependency, so that
 /// growth is seen.
-pub const MOST_PACKAGES: usize = 311;
+pub const MOST_PACKAGES: usize = 344;
 
 /// All complaints about the resolved dependencies of the workspace at `root`.
 ///

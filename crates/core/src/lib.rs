@@ -7,6 +7,7 @@
 pub mod class;
 pub mod code;
 pub mod engine;
+pub mod gateway_report;
 pub mod id;
 pub mod instance_load;
 pub mod kv_event;
@@ -17,6 +18,7 @@ pub mod time;
 pub use class::Class;
 pub use code::ErrorCode;
 pub use engine::{EngineKind, LegRole};
+pub use gateway_report::{GatewayId, GatewayReport, ModelDemand};
 pub use id::{InstanceId, Rank, RequestId, Target};
 pub use instance_load::InstanceLoad;
 pub use kv_event::{BlockName, KvBatch, KvEvent, Medium, StoredBlocks};

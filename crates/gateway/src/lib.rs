@@ -27,6 +27,7 @@ pub mod headers;
 pub mod idempotency;
 mod kv_follow;
 pub mod kv_view;
+pub mod leases;
 pub mod listing;
 pub mod membership;
 pub mod metrics;

@@ -73,7 +73,11 @@ pub fn readiness(shared: &Shared, query: Option<&str>) -> Response<GatewayBody> 
         None
     };
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let mut response = json_response(status, &json!({ "ready": ready, "reason": why, "models": report }));
+    let mut body = json!({ "ready": ready, "reason": why, "models": report });
+    if let Some(degraded) = shared.leases.degraded(shared) {
+        body["degraded"] = json!([degraded]);
+    }
+    let mut response = json_response(status, &body);
     if !ready {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     }

@@ -151,8 +151,17 @@ pub struct Metrics {
     pub traffic_refused: Family<ModelClassWhy, Counter>,
     pub traffic_admitted_tokens: Family<ModelClass, Counter>,
     pub traffic_in_flight_tokens: Family<ModelLabel, Gauge>,
+    pub traffic_lease: Family<ModelClass, F64Gauge>,
+    pub cluster_contact: Family<FleetLabel, Gauge>,
+    pub cluster_gateways: Family<FleetLabel, Gauge>,
+    pub cluster_reports: Family<EngineOnlyWord, Counter>,
     pub decisions_dropped: Gauge,
     pub reloads: Family<EngineOnlyWord, Counter>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct FleetLabel {
+    pub fleet: String,
 }
 
 /// One DP rank of an engine.
@@ -268,6 +277,10 @@ families! {
     (traffic_refused, "traffic_refused", "Requests that traffic scheduling refused, by rule", Family::default()),
     (traffic_admitted_tokens, "traffic_admitted_tokens", "Tokens let go to engines, as they are charged: uncached prefill and expected output", Family::default()),
     (traffic_in_flight_tokens, "traffic_in_flight_tokens", "Tokens admitted and not yet settled, those that wait among them", Family::default()),
+    (traffic_lease, "traffic_lease_share", "Part of a class's quota that is this gateway's, where several gateways share them", Family::default()),
+    (cluster_contact, "cluster_contact", "1 while reports of this gateway come back through NATS; 0: its part of the quotas stays as it was", Family::default()),
+    (cluster_gateways, "cluster_gateways", "Gateways that share the quotas, this one among them, as far as it hears", Family::default()),
+    (cluster_reports, "cluster_reports", "Messages heard on the fleet's subject, by result: own, peer, late, too_many gateways, or why it is no report", Family::default()),
     (decisions_dropped, "decision_log_dropped_records", "Decision records that the log file could not take in time", Gauge::default()),
     (reloads, "reloads", "Settings reloads by result", Family::default()),
 }

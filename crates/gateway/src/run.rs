@@ -1,6 +1,7 @@
 //! Start, reload, stop.
 
 use crate::fleet::Origin;
+use crate::leases::Running;
 use crate::metrics::EngineOnlyWord;
 use crate::model_text::ModelTexts;
 use crate::record::{Decisions, open_log};
@@ -87,6 +88,7 @@ pub async fn run(start: Start) -> Result<(), GatewayError> {
     let funnel = tokio::spawn(funnel::run(shared.clone()));
     let turns = tokio::spawn(traffic::driver::run(shared.clone()));
     let status = tokio::spawn(traffic::show::log_forever(shared.clone()));
+    let leases = Running::start(&shared);
     warn_of_open_doors(&shared.settings.load(), addresses.0);
     let (stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(server::run(shared.clone(), clients, tls, stopped));
@@ -111,6 +113,7 @@ pub async fn run(start: Start) -> Result<(), GatewayError> {
     tracing::info!("stopping: no new connections, running requests may finish");
     shared.begin_stopping();
     stop.send_replace(true);
+    leases.leave(&shared).await;
     // A second signal ends the patience.
     let hurry = tokio::select! {
         _ = serving => false,
@@ -263,6 +266,7 @@ fn needs_restart(before: &Settings, after: &Settings) -> Vec<&'static str> {
             "policy.assumed_bytes_per_token",
             before.policy.assumed_bytes_per_token.to_bits() != after.policy.assumed_bytes_per_token.to_bits(),
         ),
+        ("cluster", before.cluster != after.cluster),
         ("decisions.ring_records", decisions.0.ring_records != decisions.1.ring_records),
         ("decisions.log_file", decisions.0.log_file != decisions.1.log_file),
         ("funnel", before.funnel != after.funnel),

@@ -10,6 +10,7 @@ use crate::fleet::Fleet;
 use crate::funnel::Funnels;
 use crate::idempotency::Idempotency;
 use crate::kv_view::KvViews;
+use crate::leases::LeaseBoard;
 use crate::metrics::{
     CacheLabel, EngineCoefficient, EngineInfo, EngineLabel, EngineStage, EngineWord, Metrics, ModelLabel, OTHER_MODEL,
 };
@@ -64,6 +65,8 @@ pub struct Shared {
     /// Token ids of texts seen before.
     pub segments: Arc<SegmentCache>,
     pub traffic: Traffic,
+    /// This gateway's part of the quotas.
+    pub leases: LeaseBoard,
     scheduler: Mutex<Scheduler>,
     /// Served model names, for metric labels.
     models: ArcSwap<BTreeSet<String>>,
@@ -101,6 +104,7 @@ impl Shared {
             texts: ArcSwap::default(),
             segments: segment_cache(settings.tokens.segment_cache_bytes),
             traffic: Traffic::new(&settings),
+            leases: LeaseBoard::new(&settings),
             settings: ArcSwap::from_pointee(settings),
         }
     }
@@ -239,6 +243,7 @@ impl Shared {
         self.render_latency_models();
         self.render_cache_view();
         crate::traffic::show::render(self);
+        self.leases.render(self);
         let segments = self.segments.size();
         metrics.segment_cache_bytes.set(segments.bytes.try_into().unwrap_or(i64::MAX));
         metrics.segment_cache_entries.set(segments.entries.try_into().unwrap_or(i64::MAX));

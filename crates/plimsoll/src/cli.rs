@@ -76,6 +76,9 @@ pub struct SettingsArgs {
     /// Bearer token of the admin API; PLIMSOLL_ADMIN__TOKEN keeps it out of the process list
     #[arg(long, value_name = "TOKEN")]
     pub admin_token: Option<String>,
+    /// NATS server where gateways before the same engines share quotas, such as nats://127.0.0.1:4222; repeat for more
+    #[arg(long, value_name = "URL")]
+    pub nats: Vec<String>,
     /// How an engine is chosen [default: least_delay]
     #[arg(long, value_name = "NAME", value_parser = PolicyName::ALL.map(PolicyName::as_str))]
     pub policy: Option<String>,

@@ -52,6 +52,10 @@ impl SettingsArgs {
         text("--log-format", "telemetry.log_format", self.log_format.as_deref());
         let decision_log = self.decision_log.as_ref().map(|file| file.to_string_lossy());
         text("--decision-log", "decisions.log_file", decision_log.as_deref());
+        if !self.nats.is_empty() {
+            let servers = self.nats.iter().map(|url| Value::String(url.clone())).collect();
+            flags.push(("--nats".into(), "cluster.nats".into(), Value::Array(servers)));
+        }
         if !self.engine.is_empty() {
             let engines = self.engine.iter().map(|url| self.engine_entry(url)).collect();
             flags.push(("--engine".into(), "engines".into(), Value::Array(engines)));

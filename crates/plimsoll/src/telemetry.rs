@@ -14,9 +14,15 @@ pub type SetFilter = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 /// # Errors
 /// What is wrong with it, as it follows "`telemetry.log`".
 pub fn parse_filter(text: &str) -> Result<EnvFilter, String> {
-    EnvFilter::builder()
+    let filter = EnvFilter::builder()
         .parse(text)
-        .map_err(|error| format!("is not a log filter such as `info` or `plimsoll_gateway=debug`: {error}"))
+        .map_err(|error| format!("is not a log filter such as `info` or `plimsoll_gateway=debug`: {error}"))?;
+    // It has a line for each try to connect, which is one a second for as long as NATS is away; the gateway says that once.
+    let quiet = (!text.contains("async_nats")).then(|| "async_nats=warn".parse().ok()).flatten();
+    Ok(match quiet {
+        Some(quiet) => filter.add_directive(quiet),
+        None => filter,
+    })
 }
 
 /// Starts logging for the whole process.

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+mod cluster;
 mod traffic;
+pub use cluster::*;
 pub use traffic::*;
 
 /// Settings of `plimsoll serve`.
@@ -26,6 +28,7 @@ pub struct Settings {
     pub policy: Policy,
     pub classes: Classes,
     pub traffic: Traffic,
+    pub cluster: Cluster,
     pub limits: Limits,
     pub streams: Streams,
     pub upstream: Upstream,

@@ -3,6 +3,7 @@
 //! Run at start, by `plimsoll check` and at every reload, so that a bad reload is refused before anything changes. Every
 //! problem is found, not only the first.
 
+mod cluster;
 mod engines;
 mod number;
 mod traffic;
@@ -26,6 +27,7 @@ impl Settings {
         models(&self.models, &mut found);
         numbers(self, &mut found);
         traffic::check(&self.traffic, &mut found);
+        cluster::check(&self.cluster, &mut found);
         auth(&self.auth, &mut found);
         decisions(&self.decisions, &mut found);
         telemetry(&self.telemetry, &mut found);

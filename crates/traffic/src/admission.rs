@@ -45,6 +45,7 @@ pub use rules::{OnSloMiss, Rules, SloRules, TenantRules};
 pub use snapshot::{ClassSnapshot, Snapshot};
 pub use verdict::{Decision, Go, GoWhy, Refusal, Rule, Verdict};
 
+use crate::lease::Lease;
 use crate::meter::{Limit, Meter, UNLIMITED};
 use books::{Books, Flight, Stage};
 use capacity::Capacity;
@@ -52,7 +53,7 @@ use demand::Demand;
 use gauge::Gauge;
 use jitter::Jitter;
 use line::{Entry, Line, Waiter};
-use plimsoll_core::{Class, Nanos, RequestId};
+use plimsoll_core::{Class, ModelDemand, Nanos, RequestId};
 use reserve::Reserve;
 use room::{Need, Room};
 use tenants::Tenants;
@@ -78,6 +79,8 @@ pub struct Admission {
     books: Books,
     reserve: Reserve,
     jitter: Jitter,
+    /// This gateway's part, where others stand before the same engines; `None`: everything is its own.
+    lease: Option<Lease>,
     /// Since when the next of a class has waited for memory.
     memory_short: [Option<Nanos>; 3],
     /// When something of a class was admitted last.
@@ -114,6 +117,7 @@ impl Admission {
             books: Books::default(),
             reserve: Reserve::default(),
             jitter: Jitter::new(rules.seed),
+            lease: None,
             memory_short: [None; 3],
             admitted: [None; 3],
             outbox: Vec::new(),
@@ -146,6 +150,30 @@ impl Admission {
         // The room depends on the rules.
         self.seen = None;
         self.changed = true;
+    }
+
+    /// Takes the part of the pool that is this gateway's. It acts on what arrives from now on.
+    pub fn set_lease(&mut self, lease: Option<Lease>) {
+        self.lease = lease;
+    }
+
+    /// What clients ask for here, for the gateways beside this one.
+    #[must_use]
+    pub fn demand(&self, now: Nanos) -> ModelDemand {
+        ModelDemand {
+            asked_tokens_per_s: Class::ALL
+                .map(|class| self.demand.asked_tokens_per_s(class, now, self.rules.demand_memory)),
+            high_prefill_tokens_per_s: self
+                .demand
+                .high_prefill_tokens_per_s(now, self.rules.demand_memory)
+                .unwrap_or(0.0),
+            waiting_prefill_tokens: self.line.prefill_tokens() as f64,
+        }
+    }
+
+    /// What clients of the other gateways ask for.
+    fn others(&self) -> ModelDemand {
+        self.lease.map_or_else(ModelDemand::default, |lease| lease.others)
     }
 
     /// Measures the level without deciding anything: for a picture of now while nothing arrives.
@@ -320,7 +348,9 @@ impl Admission {
         for need in self.books.granted() {
             self.room.take(*need);
         }
-        self.gauge.update(now, &self.room, self.line.prefill_tokens(), self.wait_wanted());
+        // What waits at the other gateways is in front of the same engines.
+        let queued = self.line.prefill_tokens() as f64 + self.others().waiting_prefill_tokens;
+        self.gauge.update(now, &self.room, queued, self.wait_wanted());
         self.changed = true;
     }
 
@@ -340,7 +370,8 @@ impl Admission {
     /// would squeeze a class that asks for nearly everything though hardly anybody is there to profit; and what is left is itself
     /// cut as the pool fills, so that a capacity that was taken too high shows and is answered.
     fn share(&self, class: Class, now: Nanos) -> f64 {
-        if self.demand.is_alone(class, now, self.rules.demand_memory) {
+        let others = self.others();
+        if self.demand.is_alone(class, now, self.rules.demand_memory, &others) {
             return 1.0;
         }
         let level = self.gauge.held();
@@ -350,7 +381,7 @@ impl Admission {
 
     /// Part of the capacity that the classes above this one do not ask for; nothing while no capacity is known.
     fn left(&self, class: Class, now: Nanos) -> f64 {
-        let above = self.demand.above_tokens_per_s(class, now);
+        let above = self.demand.above_tokens_per_s(class, now, &self.others());
         self.capacity_tokens_per_s().map_or(0.0, |capacity| (1.0 - above / capacity).clamp(0.0, 1.0))
     }
 
@@ -361,20 +392,22 @@ impl Admission {
         Some(self.capacity.tokens_per_s(rates).map_or(rates, |measured| measured.max(rates)))
     }
 
-    fn class_limit(&self, share: f64) -> Limit {
-        let rate = self.capacity_tokens_per_s().filter(|_| share < 1.0).map_or(f64::INFINITY, |rate| rate * share);
+    /// Of the pool's capacity the class's share, and of that what is this gateway's. A share of all is no limit, whosever it is.
+    fn class_limit(&self, class: Class, share: f64) -> Limit {
+        let part = share * self.lease.map_or(1.0, |lease| lease.share[class as usize]);
+        let rate = self.capacity_tokens_per_s().filter(|_| share < 1.0).map_or(f64::INFINITY, |rate| rate * part);
         let burst_tokens = if rate.is_finite() { (rate * self.rules.burst.as_secs_f64()) as u64 } else { 0 };
         Limit { tokens_per_s: rate, burst_tokens }
     }
 
     fn check_quota(&mut self, flight: &Flight, share: f64, now: Nanos) -> Result<(), (Rule, Option<Nanos>)> {
-        let limit = self.class_limit(share);
+        let limit = self.class_limit(flight.class, share);
         let meter = &mut self.meters[flight.class as usize];
         meter.set_limit(limit, now);
         let class_over = meter.check(flight.cost(), now);
         // A tenant's part is one of what is there for the class, not of what is let in while the pool is too full. It is set even where
         // it is not asked, as what is charged to it runs out at it.
-        let whole = self.class_limit(share.max(self.left(flight.class, now) * PARTS));
+        let whole = self.class_limit(flight.class, share.max(self.left(flight.class, now) * PARTS));
         self.tenants.set_part(&flight.tenant, flight.class, whole, now);
         let Err(class_over) = class_over else { return Ok(()) };
         if self.admitted[flight.class as usize].is_none_or(|last| now.since(last) >= self.rules.aging) {
@@ -469,8 +502,9 @@ impl Admission {
     /// How long what waits here and in front of the engines takes them. `None` where no rate is known; then nobody is refused for
     /// lack of one, only for a full queue.
     fn drain_time(&self) -> Option<Nanos> {
-        let tokens = self.line.depth().tokens.saturating_add(self.room.backlog_tokens());
-        Some(Nanos::from_secs_f64(tokens as f64 / self.capacity_tokens_per_s()?))
+        let own = self.line.depth().tokens.saturating_add(self.room.backlog_tokens()) as f64;
+        let tokens = own + self.others().waiting_prefill_tokens;
+        Some(Nanos::from_secs_f64(tokens / self.capacity_tokens_per_s()?))
     }
 }
 

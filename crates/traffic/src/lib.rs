@@ -6,6 +6,7 @@
 pub mod admission;
 pub mod class;
 pub mod fair_queue;
+pub mod lease;
 pub mod level;
 pub mod meter;
 pub mod quota;
@@ -14,4 +15,5 @@ pub mod slo;
 
 pub use admission::Admission;
 pub use class::{ClassRules, ClassVerdict, classify};
+pub use lease::{Lease, LeaseRules, Leases};
 pub use retry_budget::RetryBudget;

@@ -4,9 +4,10 @@ use super::Traffic;
 use crate::metrics::ModelClass;
 use crate::state::Shared;
 use parking_lot::Mutex;
-use plimsoll_core::{Class, InstanceLoad, Nanos, RequestId};
+use plimsoll_core::{Class, InstanceLoad, ModelDemand, Nanos, RequestId};
 use plimsoll_load::{Coefficients, PoolLoad};
 use plimsoll_traffic::admission::{Admission, Arrival, Decision, LikelyOutput, PoolView, Rules, Snapshot, Verdict};
+use plimsoll_traffic::lease::Lease;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 use std::collections::HashMap;
@@ -68,8 +69,10 @@ impl Lane {
     pub(crate) fn new(shared: &Shared, model: &str, rules: Rules, assumed_output_tokens: u64) -> Self {
         let labels = |class: Class| ModelClass { model: model.to_owned(), class: class.as_str() };
         let metrics = &shared.metrics;
+        let mut admission = Admission::new(rules);
+        admission.set_lease(shared.leases.lease(shared, model));
         let state = State {
-            admission: Admission::new(rules),
+            admission,
             view: View::default(),
             likely_output: LikelyOutput::new(assumed_output_tokens),
             waiters: HashMap::new(),
@@ -172,6 +175,16 @@ impl Lane {
 
     pub(crate) fn is_idle(&self) -> bool {
         self.state.lock().waiters.is_empty()
+    }
+
+    /// Takes this gateway's part of the pool.
+    pub(crate) fn set_lease(&self, lease: Option<Lease>) {
+        self.state.lock().admission.set_lease(lease);
+    }
+
+    /// What clients ask for here.
+    pub(crate) fn demand(&self, now: Nanos) -> ModelDemand {
+        self.state.lock().admission.demand(now)
     }
 
     /// As of now: the level falls while nothing arrives, too.

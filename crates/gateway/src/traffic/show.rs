@@ -47,7 +47,11 @@ pub(crate) fn render(shared: &Shared) {
 pub(crate) fn report(shared: &Shared) -> Value {
     let pools: BTreeMap<String, Snapshot> =
         shared.traffic.lanes().iter().map(|(model, lane)| (model.clone(), lane.snapshot(shared))).collect();
-    json!({ "settings": shared.settings.load().traffic, "models": pools })
+    let mut report = json!({ "settings": shared.settings.load().traffic, "models": pools });
+    if let Some(cluster) = shared.leases.report(shared) {
+        report["cluster"] = cluster;
+    }
+    report
 }
 
 /// Says from time to time how full the pools are, while they are.

@@ -34,8 +34,33 @@ pub(super) fn endpoint(path: &str, text: &str, found: &mut Vec<Problem>) {
     parse(path, text, found);
 }
 
-/// The url is not repeated in the message: it may hold a password, which is refused for that reason.
+/// A NATS server, without a path.
+pub(super) fn nats(path: &str, text: &str, found: &mut Vec<Problem>) {
+    let form = Form {
+        schemes: &["nats", "tls"],
+        such_as: "nats://127.0.0.1:4222",
+        instead: "`cluster.token`, or `cluster.user` and `cluster.password`",
+    };
+    if parse_as(&form, path, text, found).is_some_and(|uri| uri.path().len() > 1 || uri.query().is_some()) {
+        found.push(Problem::at(path, "must have no path and no query"));
+    }
+}
+
+/// What a URL must look like.
+struct Form {
+    schemes: &'static [&'static str],
+    such_as: &'static str,
+    /// Where its user and password belong.
+    instead: &'static str,
+}
+
 fn parse(path: &str, text: &str, found: &mut Vec<Problem>) -> Option<Uri> {
+    let form = Form { schemes: &["http", "https"], such_as: "http://127.0.0.1:30000", instead: "`api_key`" };
+    parse_as(&form, path, text, found)
+}
+
+/// The url is not repeated in the message: it may hold a password, which is refused for that reason.
+fn parse_as(form: &Form, path: &str, text: &str, found: &mut Vec<Problem>) -> Option<Uri> {
     let uri: Uri = match text.parse() {
         Ok(uri) => uri,
         Err(error) => {
@@ -43,12 +68,13 @@ fn parse(path: &str, text: &str, found: &mut Vec<Problem>) -> Option<Uri> {
             return None;
         }
     };
-    if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none_or(str::is_empty) {
-        found.push(Problem::at(path, "must be a url such as http://127.0.0.1:30000"));
+    let fits = uri.scheme_str().is_some_and(|scheme| form.schemes.contains(&scheme));
+    if !fits || uri.host().is_none_or(str::is_empty) {
+        found.push(Problem::at(path, format!("must be a url such as {}", form.such_as)));
         return None;
     }
     if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-        found.push(Problem::at(path, "must not hold a user or password; use `api_key`"));
+        found.push(Problem::at(path, format!("must not hold a user or password; use {}", form.instead)));
         return None;
     }
     // `Uri` reads a port that is out of range as none, so look at the text after the host.

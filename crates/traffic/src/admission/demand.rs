@@ -1,6 +1,6 @@
 //! Who asks for what of late: quotas and holding back are for the good of somebody, and only as far as he is there.
 
-use plimsoll_core::{Class, Nanos};
+use plimsoll_core::{Class, ModelDemand, Nanos};
 
 /// Time constant of what is asked for.
 const MEMORY: Nanos = Nanos::from_secs(10);
@@ -47,15 +47,21 @@ impl Demand {
         asked.prefill.add(prefill_tokens, now);
     }
 
-    /// No other class had a request within `memory`.
-    pub(crate) fn is_alone(&self, class: Class, now: Nanos, memory: Nanos) -> bool {
-        let asks = |other: &Class| self.asks(*other, now, memory);
+    /// No other class had a request within `memory`, here or at the `others`.
+    pub(crate) fn is_alone(&self, class: Class, now: Nanos, memory: Nanos, others: &ModelDemand) -> bool {
+        let asks = |other: &Class| self.asks(*other, now, memory) || others.asked_tokens_per_s[*other as usize] > 0.0;
         !Class::ALL.iter().filter(|other| **other != class).any(asks)
     }
 
-    /// Tokens per second, as they are charged, that the classes above this one ask for.
-    pub(crate) fn above_tokens_per_s(&self, class: Class, now: Nanos) -> f64 {
-        self.classes[..class as usize].iter().map(|asked| asked.cost.value(now)).sum()
+    /// Tokens per second, as they are charged, that the classes above this one ask for, here and at the `others`.
+    pub(crate) fn above_tokens_per_s(&self, class: Class, now: Nanos, others: &ModelDemand) -> f64 {
+        let own: f64 = self.classes[..class as usize].iter().map(|asked| asked.cost.value(now)).sum();
+        own + others.asked_tokens_per_s[..class as usize].iter().sum::<f64>()
+    }
+
+    /// Tokens per second, as they are charged, that a class asks for; none where it had no request within `memory`.
+    pub(crate) fn asked_tokens_per_s(&self, class: Class, now: Nanos, memory: Nanos) -> f64 {
+        if self.asks(class, now, memory) { self.classes[class as usize].cost.value(now) } else { 0.0 }
     }
 
     /// Tokens of prefill per second that the high class asks for; `None` where it had no request within `memory`.

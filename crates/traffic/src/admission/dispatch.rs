@@ -67,8 +67,12 @@ impl Admission {
 
     /// Engines that long requests of the lower classes may keep at once; `None`: any number, the high class asks for nothing.
     pub(super) fn most_long_prefills(&self, now: Nanos) -> Option<usize> {
-        let demand = self.demand.high_prefill_tokens_per_s(now, self.rules.demand_memory)?;
-        Some(self.reserve.most_long(self.room.engines(), demand / self.room.mean_tokens_per_s()?))
+        let others = self.others().high_prefill_tokens_per_s;
+        let own = self.demand.high_prefill_tokens_per_s(now, self.rules.demand_memory);
+        let demand = own.or((others > 0.0).then_some(0.0))? + others;
+        let most = self.reserve.most_long(self.room.engines(), demand / self.room.mean_tokens_per_s()?);
+        // The other gateways keep engines with long ones too. Each may keep one, or those with little demand could never serve any.
+        Some(self.lease.map_or(most, |lease| ((most as f64 * lease.long_share) as usize).max(1)))
     }
 
     fn serve(&mut self, now: Nanos) {

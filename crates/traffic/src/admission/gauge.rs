@@ -25,10 +25,10 @@ impl Gauge {
     }
 
     /// Measures. What waits here is work in front of the engines too: with late binding most of it is here.
-    pub(crate) fn update(&mut self, now: Nanos, room: &Room, queued_tokens: u64, target_wait: Nanos) {
+    pub(crate) fn update(&mut self, now: Nanos, room: &Room, queued_tokens: f64, target_wait: Nanos) {
         let mut levels = room.levels(target_wait);
         if let (Some(prefill), Some(rate)) = (levels.prefill, room.tokens_per_s()) {
-            let queued = queued_tokens as f64 / (rate * target_wait.as_secs_f64());
+            let queued = queued_tokens / (rate * target_wait.as_secs_f64());
             levels.prefill = Some(if queued.is_finite() { (prefill + queued).min(1.0) } else { prefill });
         }
         self.measured = levels;

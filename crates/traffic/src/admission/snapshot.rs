@@ -3,6 +3,7 @@
 use super::Admission;
 use super::books::Totals;
 use crate::fair_queue::Depth;
+use crate::lease::Lease;
 use crate::level::Levels;
 use plimsoll_core::{Class, Nanos};
 use serde::Serialize;
@@ -26,15 +27,18 @@ pub struct Snapshot {
     pub long_prefills: usize,
     pub long_prefills_most: Option<usize>,
     pub tenants: usize,
+    /// This gateway's part, where others stand before the same engines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease: Option<Lease>,
 }
 
 /// One class of it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ClassSnapshot {
     pub class: Class,
-    /// Of the capacity; 1 is no limit.
+    /// Of the capacity, for all gateways together; 1 is no limit.
     pub share: f64,
-    /// `None`: no limit.
+    /// This gateway's part of it; `None`: no limit.
     pub tokens_per_s: Option<f64>,
     /// Admitted against the quota and not yet run out.
     pub filled_tokens: f64,
@@ -48,7 +52,7 @@ impl Admission {
     pub fn snapshot(&mut self, now: Nanos) -> Snapshot {
         let classes = Class::ALL.map(|class| {
             let share = self.share(class, now);
-            let limit = self.class_limit(share);
+            let limit = self.class_limit(class, share);
             ClassSnapshot {
                 class,
                 share,
@@ -70,6 +74,7 @@ impl Admission {
             long_prefills: self.books.long_prefills(),
             long_prefills_most: self.most_long_prefills(now),
             tenants: self.tenants.len(),
+            lease: self.lease,
         }
     }
 }

@@ -1,4 +1,5 @@
 mod accounts;
+mod leases;
 mod line;
 mod overload;
 mod properties;

@@ -22,6 +22,7 @@ mod h2c;
 mod idempotency;
 mod kill;
 mod latency_model;
+mod leases;
 mod listing;
 mod metrics;
 mod overload;

@@ -24,6 +24,7 @@ pub(super) fn describe(settings: &Settings, texts: &ModelTexts) -> String {
         line("", &format!("{model}: tokenizer read, token_mode {}{chats}", mode.as_str()));
     }
     line("traffic", if settings.traffic.enabled { "classes, quotas and deadlines as in [traffic]" } else { "off" });
+    line("cluster", &cluster(settings));
     line("decisions", &decisions(settings));
     line("traces", &traces(settings));
     line("log", &format!("{}, as {} on stderr", settings.telemetry.log, settings.telemetry.log_format.as_str()));
@@ -74,6 +75,20 @@ fn describe_engine(engine: &Engine) -> String {
     };
     let key = if engine.api_key.is_some() { ", with a key" } else { "" };
     format!("{} ({kind}, {models}{key})", engine.url)
+}
+
+fn cluster(settings: &Settings) -> String {
+    let cluster = &settings.cluster;
+    if cluster.nats.is_empty() {
+        return "off: this gateway takes the quotas of all engines for its own".into();
+    }
+    let login = match (&cluster.token, &cluster.user) {
+        (Some(_), _) => " with a token",
+        (None, Some(_)) => " with a password",
+        (None, None) => "",
+    };
+    let (fleet, servers, lease_ms) = (&cluster.fleet, cluster.nats.join(", "), cluster.lease_ms);
+    format!("fleet {fleet} shares quotas through {servers}{login}; who is silent for {lease_ms} ms is given up")
 }
 
 fn decisions(settings: &Settings) -> String {

@@ -17,7 +17,10 @@ pub(super) struct Table {
 const NONE: &str = "-";
 
 pub(super) fn tables(before: Option<&Sample>, now: &Sample) -> Vec<Table> {
-    vec![engines(now), classes(before, now), levels(now), cache(before, now), refusals(before, now)]
+    let mut all = vec![engines(now), classes(before, now), levels(now)];
+    all.extend(gateways(now));
+    all.extend([cache(before, now), refusals(before, now)]);
+    all
 }
 
 fn engines(now: &Sample) -> Table {
@@ -96,6 +99,22 @@ fn levels(now: &Sample) -> Table {
         head: &["model", "prefill", "decode", "quota", "capacity tok/s"],
         rows: rows.collect(),
     }
+}
+
+/// Where several gateways share the quotas: how many, and this one's part.
+fn gateways(now: &Sample) -> Option<Table> {
+    let contact = now.all("plimsoll_cluster_contact").first()?;
+    let gateways = now.all("plimsoll_cluster_gateways").first().map_or(NONE.to_owned(), |series| count(series.value));
+    let share = |class: &Class| {
+        let own = now.all("plimsoll_traffic_lease_share").iter();
+        let least = own.filter(|series| series.label("class") == class.as_str()).map(|series| series.value);
+        least.reduce(f64::min).map_or(NONE.to_owned(), percent)
+    };
+    let mut row = vec![contact.label("fleet").to_owned(), gateways];
+    row.push(if contact.value > 0.0 { "yes" } else { "no, kept" }.to_owned());
+    row.extend(Class::ALL.iter().map(share));
+    let head = &["fleet", "gateways", "contact", "high", "medium", "low"];
+    Some(Table { title: "this gateway's part of the quotas", head, rows: vec![row] })
 }
 
 fn cache(before: Option<&Sample>, now: &Sample) -> Table {
@@ -229,7 +248,10 @@ pub(super) mod tests {
              plimsoll_traffic_queue_requests{{model=\"m\",class=\"low\"}} 42\n\
              plimsoll_prompt_tokens_total{{model=\"m\"}} {}\n\
              plimsoll_cached_prompt_tokens_total{{model=\"m\"}} {}\n\
-             plimsoll_errors_total{{code=\"quota_class\"}} {}\n",
+             plimsoll_errors_total{{code=\"quota_class\"}} {}\n\
+             plimsoll_cluster_contact{{fleet=\"f\"}} 1\n\
+             plimsoll_cluster_gateways{{fleet=\"f\"}} 3\n\
+             plimsoll_traffic_lease_share{{model=\"m\",class=\"high\"}} 0.25\n",
             60 + 5 * seconds,
             10_000 + 1_000 * seconds,
             9_000 + 400 * seconds,
@@ -255,6 +277,7 @@ pub(super) mod tests {
         assert_eq!(row("classes", "high"), ["high", "20.0", "-", "-", "-", "-", "<2.5", "<2.5"]);
         assert_eq!(row("classes", "low")[2..6], ["42", "-", "-", "25.0%"]);
         assert_eq!(row("water levels", "m"), ["m", "87.5%", "-", "-", "-"]);
+        assert_eq!(row("this gateway's part of the quotas", "f"), ["f", "3", "yes", "25.0%", "-", "-"]);
         // 800 of 2,000 now; 9,800 of 12,000 in all.
         assert_eq!(row("cache hits", "m")[1..3], ["40.0%", "81.7%"]);
         assert_eq!(row("refusals and errors", "quota_class"), ["quota_class", "3.0", "6"]);
@@ -272,5 +295,6 @@ pub(super) mod tests {
         let after = tables(Some(&looked_at(5, start)), &restarted);
         assert!(after.iter().any(|table| table.title == "classes" && table.rows[0][1] == "1.0"));
         assert!(text(&after).contains("  none\n"));
+        assert!(after.iter().all(|table| !table.title.contains("gateway")), "one gateway has nothing to share");
     }
 }

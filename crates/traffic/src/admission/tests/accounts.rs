@@ -51,7 +51,7 @@ fn what_a_tenants_own_rate_refuses_is_no_demand() {
         assert_eq!(world.refusal(key).unwrap().rule, Rule::TenantRate);
     }
     assert_eq!(world.admission.snapshot(world.now).long_prefills_most, None);
-    assert!(world.admission.demand.is_alone(Class::Low, world.now, seconds(1.0)));
+    assert!(world.admission.demand.is_alone(Class::Low, world.now, seconds(1.0), &ModelDemand::default()));
 }
 
 /// They were charged at the limit of the last overload, and the next one refused for minutes.
