@@ -64,6 +64,8 @@ struct Demand {
     high_prefill: f64,
     #[serde(default)]
     waiting_prefill: f64,
+    #[serde(default)]
+    long_prefill: f64,
 }
 
 pub(crate) fn encode(report: &GatewayReport) -> Vec<u8> {
@@ -77,8 +79,14 @@ pub(crate) fn encode(report: &GatewayReport) -> Vec<u8> {
     }
     let demand = |demand: &ModelDemand| {
         let [high, medium, low] = demand.asked_tokens_per_s;
-        let high_prefill = demand.high_prefill_tokens_per_s;
-        Demand { high, medium, low, high_prefill, waiting_prefill: demand.waiting_prefill_tokens }
+        Demand {
+            high,
+            medium,
+            low,
+            high_prefill: demand.high_prefill_tokens_per_s,
+            waiting_prefill: demand.waiting_prefill_tokens,
+            long_prefill: demand.long_prefill_tokens,
+        }
     };
     let report = Report {
         v: 1,
@@ -105,6 +113,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<GatewayReport, Ignored> {
         asked_tokens_per_s: [one.high, one.medium, one.low],
         high_prefill_tokens_per_s: one.high_prefill,
         waiting_prefill_tokens: one.waiting_prefill,
+        long_prefill_tokens: one.long_prefill,
     };
     let models: BTreeMap<String, ModelDemand> =
         report.models.into_iter().map(|(name, one)| (name, demand(one))).collect();
@@ -124,6 +133,7 @@ mod tests {
             asked_tokens_per_s: [high, 2.5, 0.0],
             high_prefill_tokens_per_s: 1.0,
             waiting_prefill_tokens: 7.0,
+            long_prefill_tokens: 0.5,
         }
     }
 
@@ -141,7 +151,7 @@ mod tests {
     #[test]
     fn a_newer_versions_additions_are_passed_over_and_what_is_left_out_is_nothing() {
         let newer = br#"{"v":9,"gateway":"00000000000000ab","sequence":7,"leaving":true,"region":{"a":[1]},
-            "models":{"m":{"high":1.5,"medium":2.5,"high_prefill":1,"waiting_prefill":7,"urgent":3}}}"#;
+            "models":{"m":{"high":1.5,"medium":2.5,"high_prefill":1,"waiting_prefill":7,"long_prefill":0.5,"urgent":3}}}"#;
         assert_eq!(decode(newer), Ok(report([("m".to_owned(), demand(1.5))])));
         let least = br#"{"v":1,"gateway":"00000000000000ab","sequence":7,"leaving":true}"#;
         assert_eq!(decode(least), Ok(report([])));

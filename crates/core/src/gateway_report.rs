@@ -35,6 +35,8 @@ pub struct ModelDemand {
     pub high_prefill_tokens_per_s: f64,
     /// Uncached prompt tokens that wait at the gateway.
     pub waiting_prefill_tokens: f64,
+    /// Mean length of the long prefills of lower classes that engines do for it now; 0: none.
+    pub long_prefill_tokens: f64,
 }
 
 impl ModelDemand {
@@ -44,7 +46,7 @@ impl ModelDemand {
     /// Every number is one that can have been measured.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        let rest = [self.high_prefill_tokens_per_s, self.waiting_prefill_tokens];
+        let rest = [self.high_prefill_tokens_per_s, self.waiting_prefill_tokens, self.long_prefill_tokens];
         self.asked_tokens_per_s.iter().chain(&rest).all(|number| (0.0..=Self::MOST).contains(number))
     }
 }

@@ -168,6 +168,7 @@ impl Admission {
                 .high_prefill_tokens_per_s(now, self.rules.demand_memory)
                 .unwrap_or(0.0),
             waiting_prefill_tokens: self.line.prefill_tokens() as f64,
+            long_prefill_tokens: self.books.mean_long_tokens().unwrap_or(0.0),
         }
     }
 
@@ -357,8 +358,9 @@ impl Admission {
     /// How long a prompt may wait at most, for the level: as set, and where long ones are under way at least as long as two such take, for an engine that holds
     /// just one keeps nobody waiting.
     fn wait_wanted(&self) -> Nanos {
-        let long_s =
-            self.books.mean_long_tokens().zip(self.room.mean_tokens_per_s()).map(|(tokens, rate)| tokens / rate);
+        let elsewhere = self.others().long_prefill_tokens;
+        let long_tokens = self.books.mean_long_tokens().unwrap_or(0.0).max(elsewhere);
+        let long_s = self.room.mean_tokens_per_s().map(|rate| long_tokens / rate);
         self.rules.target_wait.max(Nanos::from_secs_f64(2.0 * long_s.unwrap_or(0.0)))
     }
 

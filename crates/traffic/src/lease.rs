@@ -61,10 +61,22 @@ pub struct LeaseRules {
 pub struct Lease {
     /// Of the budget of each class: high, medium, low; 0 to 1.
     pub share: [f64; 3],
-    /// Of the engines that long prefills of the lower classes may keep.
-    pub long_share: f64,
-    /// What the others' clients ask for, and what waits at the others.
+    /// Of the engines that long prefills of the lower classes may keep: all gateways' parts lie side by side from 0 to 1, the smallest
+    /// first, and this is where its own begins and ends.
+    pub long_between: [f64; 2],
+    /// What the others' clients ask for, and what waits at the others; the longest of their prefills.
     pub others: ModelDemand,
+}
+
+impl Lease {
+    /// This gateway's of so many engines. What all gateways have together is so many, each being a whole number: two halves of three engines are one and
+    /// two, or one would stand idle; and what is left by the small goes to the large, who can use it.
+    #[must_use]
+    pub fn of_engines(&self, engines: usize) -> usize {
+        // A little more than nothing, so that the end of the last part is not just below the end.
+        let [begin, end] = self.long_between.map(|at| (at * engines as f64 + 1e-9) as usize);
+        end.saturating_sub(begin)
+    }
 }
 
 /// How the shares came about.
@@ -200,27 +212,45 @@ impl Leases {
             }
             others.high_prefill_tokens_per_s += theirs.high_prefill_tokens_per_s;
             others.waiting_prefill_tokens += theirs.waiting_prefill_tokens;
+            others.long_prefill_tokens = others.long_prefill_tokens.max(theirs.long_prefill_tokens);
         }
         let asked = |demand: &ModelDemand, class: Class| demand.asked_tokens_per_s[class as usize];
         let lower = |demand: &ModelDemand| asked(demand, Class::Medium) + asked(demand, Class::Low);
         let share = Class::ALL.map(|class| self.share(asked(&own, class), asked(&others, class)));
-        let long_share = self.share(lower(&own), lower(&others));
-        // A queue is served within seconds. One that was heard of longer ago than that would hold the level up for nothing.
+        let (own_lower, all_lower) = (lower(&own), lower(&own) + lower(&others));
+        let own_place = (own_lower, self.own);
+        let before = self.peers.iter().filter_map(|(id, peer)| {
+            let theirs = lower(&demand(&peer.report, model));
+            let smaller = theirs.total_cmp(&own_place.0).then(id.cmp(&own_place.1)).is_lt();
+            smaller.then(|| self.part(theirs, all_lower - theirs))
+        });
+        let begin: f64 = before.sum();
+        let long_between = [begin, begin + self.share(own_lower, lower(&others))];
+        // Queues and prefills are done within seconds. What was heard of longer ago than that would hold the level for nothing.
         if !matches!(self.standing(now), Standing::Held | Standing::Joining) {
-            others.waiting_prefill_tokens = 0.0;
+            (others.waiting_prefill_tokens, others.long_prefill_tokens) = (0.0, 0.0);
         }
-        Lease { share, long_share, others }
+        Lease { share, long_between, others }
     }
 
+    /// What this gateway takes.
     fn share(&self, own: f64, others: f64) -> f64 {
-        let gateways = self.gateways();
-        let equal = 1.0 / gateways as f64;
-        let proportion = if own + others > 0.0 { own / (own + others) } else { equal };
-        let share = if gateways == 1 { 1.0 } else { FLOOR * equal + (1.0 - FLOOR) * proportion };
+        let part = self.part(own, others);
         if self.joined {
-            return share;
+            return part;
         }
-        share.min(equal).min(1.0 / f64::from(self.rules.assumed_gateways.max(1)))
+        part.min(1.0 / self.gateways() as f64).min(1.0 / f64::from(self.rules.assumed_gateways.max(1)))
+    }
+
+    /// The part of one gateway that asks for `one` while the rest asks for `rest`.
+    fn part(&self, one: f64, rest: f64) -> f64 {
+        let gateways = self.gateways();
+        if gateways == 1 {
+            return 1.0;
+        }
+        let equal = 1.0 / gateways as f64;
+        let proportion = if one + rest > 0.0 { one / (one + rest) } else { equal };
+        FLOOR * equal + (1.0 - FLOOR) * proportion
     }
 }
 

@@ -72,7 +72,7 @@ impl Admission {
         let demand = own.or((others > 0.0).then_some(0.0))? + others;
         let most = self.reserve.most_long(self.room.engines(), demand / self.room.mean_tokens_per_s()?);
         // The other gateways keep engines with long ones too. Each may keep one, or those with little demand could never serve any.
-        Some(self.lease.map_or(most, |lease| ((most as f64 * lease.long_share) as usize).max(1)))
+        Some(self.lease.map_or(most, |lease| lease.of_engines(most).max(1)))
     }
 
     fn serve(&mut self, now: Nanos) {

@@ -79,7 +79,10 @@ fn shares_follow_demand_and_leave_a_floor() {
     fleet.asked[0] = [0.0, 0.0, 50.0];
     fleet.seconds(1, &[0, 1]);
     assert!(near(fleet.share(0, Class::High), 0.05) && near(fleet.share(0, Class::Low), 0.5));
-    assert!(near(fleet.gateways[0].lease(MODEL, second(7)).long_share, 0.5));
+    assert_eq!(
+        fleet.gateways[1].lease(MODEL, second(7)).long_between.map(|at| (at * 1e6) as u32),
+        [500_000, 1_000_000]
+    );
     assert_eq!(fleet.gateways[0].lease(MODEL, second(7)).others.asked_tokens_per_s, [100.0, 0.0, 50.0]);
     assert!(near(fleet.gateways[0].lease("another", second(7)).share[0], 0.5));
 }
@@ -193,11 +196,18 @@ proptest! {
         for class in Class::ALL {
             prop_assert!(near(fleet.sum(&everybody, class), 1.0), "{}", fleet.sum(&everybody, class));
         }
+        // Engines are whole, and none is left over or given twice.
+        for engines in 0..9 {
+            let sum: usize = fleet.gateways.iter().map(|one| one.lease(MODEL, second(fleet.now)).of_engines(engines)).sum();
+            prop_assert_eq!(sum, engines);
+        }
         // The same again in any order, and old ones among them.
         for index in order {
             let from = index.index(all.len());
             for to in &everybody {
-                let old = report(from as u64, fleet.now - index.index(3) as u64, all[from]);
+                let age = index.index(3) as u64;
+                let then = if age == 0 { all[from] } else { [age as f64; 3] };
+                let old = report(from as u64, fleet.now - age, then);
                 fleet.gateways[*to].hear(second(fleet.now), old);
             }
         }

@@ -6,7 +6,7 @@ use crate::lease::Lease;
 use plimsoll_core::{InstanceLoad, ModelDemand};
 
 fn half(others: ModelDemand) -> Lease {
-    Lease { share: [0.5; 3], long_share: 0.5, others }
+    Lease { share: [0.5; 3], long_between: [0.5, 1.0], others }
 }
 
 fn asking(asked_tokens_per_s: [f64; 3]) -> ModelDemand {
@@ -80,6 +80,10 @@ fn what_waits_elsewhere_raises_the_level_and_the_time_to_come_back() {
     let (level, drain_s) = look(2.0, KNOWN.unwrap());
     assert!((level - 0.5).abs() < 1e-9 && (drain_s - 1.0).abs() < 1e-6, "{level} {drain_s}");
     assert_eq!(look(3.0, 1e12).0, 1.0);
+    // While long prefills of the other gateway take two seconds each, four may be waited for, as if they were this one's.
+    let long_prefill_tokens = 2.0 * KNOWN.unwrap();
+    admission.set_lease(Some(half(ModelDemand { long_prefill_tokens, ..ModelDemand::default() })));
+    assert_eq!(admission.wait_wanted(), seconds(4.0));
 }
 
 #[test]
@@ -94,9 +98,11 @@ fn long_prefills_of_all_gateways_leave_the_high_class_its_engines() {
     assert_eq!(most(&mut world, Some(half(ModelDemand::default()))), None, "nobody asks for the high class");
     let two_engines = 2.0 * KNOWN.unwrap();
     let others = ModelDemand { high_prefill_tokens_per_s: two_engines, ..ModelDemand::default() };
-    // Half of the five that two engines' demand and its unevenness leave of eight.
-    assert_eq!(most(&mut world, Some(half(others))), Some(2));
-    let none = Lease { long_share: 0.0, ..half(others) };
+    // The second half of the five that two engines' demand and its unevenness leave of eight; the first half is two.
+    assert_eq!(most(&mut world, Some(half(others))), Some(3));
+    let first = Lease { long_between: [0.0, 0.5], ..half(others) };
+    assert_eq!(most(&mut world, Some(first)), Some(2));
+    let none = Lease { long_between: [0.1; 2], ..half(others) };
     assert_eq!(most(&mut world, Some(none)), Some(1), "never none");
 }
 
