@@ -273,6 +273,7 @@ impl EngineHandle {
             arrived,
             done: false,
             place: None,
+            spelling: Default::default(),
         };
         let sequence = Box::new(Sequence::new(request, guard, mailbox, self.0.page_tokens, arrived));
         let mut inbox = self.0.inbox.lock();

@@ -4,14 +4,14 @@
 //! reader and the memory is bounded by the request's own output. A reader that goes away closes the mailbox, and the
 //! step loop drops the request before its next step. That of a migrated request waits a little for another reader.
 //!
-//! Tokens of most requests come here in the [`postman`]'s bag, a step's tokens together, and are turned into text when they
-//! are read. The end of such a request is posted at once and may overtake them, so it says after how many tokens it counts.
+//! Tokens of most requests come here in the [`postman`]'s bag, a step's tokens together, and are turned into text by whom
+//! reads them. The end of such a request is posted at once and may overtake them, so it says after how many tokens it counts.
 
 use crate::refusal::Refusal;
 use crate::request::Finish;
 use crate::sampling::logprobs::TokenLogprobs;
 use kept::{Kept, Place};
-use news::News;
+use news::{News, Spelling};
 use parking_lot::Mutex;
 use plimsoll_protocol::tokenizer::Detokenizer;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -179,12 +179,14 @@ impl Mailbox {
     }
 
     /// The reader's next update; `None` while there is nothing new.
-    fn take(&self, place: Option<&mut Place>) -> Option<Update> {
+    fn take(&self, place: Option<&mut Place>, spelling: &mut Spelling) -> Option<Update> {
         if let (Some(kept), Some(place)) = (&self.kept, place) {
             let replaced = || Some(Update { finish: Some(replaced()), ..Update::default() });
             return kept.lock().read(place).unwrap_or_else(|()| replaced());
         }
-        self.news.lock().take()
+        let mut update = self.news.lock().take(spelling)?;
+        spelling.spell(&mut update);
+        Some(update)
     }
 
     /// From now on, and if it was before, `departures` hears under `serial` that the reader left.
@@ -241,13 +243,24 @@ pub struct Ticket {
     pub(crate) done: bool,
     /// Where the output is kept.
     pub(crate) place: Option<Place>,
+    /// Where it is made here.
+    pub(crate) spelling: Spelling,
 }
 
 impl Ticket {
     #[cfg(test)]
     pub(crate) fn bare(mailbox: Arc<Mailbox>) -> Self {
         let (rid, arrived) = (String::new(), Instant::now());
-        Ticket { mailbox, rid, prompt_tokens: 0, rank: 0, arrived, done: false, place: None }
+        Ticket {
+            mailbox,
+            rid,
+            prompt_tokens: 0,
+            rank: 0,
+            arrived,
+            done: false,
+            place: None,
+            spelling: Spelling::default(),
+        }
     }
 
     /// Waits until the scheduler has looked at a request that has a goal: it stays for now, or why it does not. What has
@@ -277,7 +290,7 @@ impl Ticket {
             let bell = self.mailbox.bell.notified();
             tokio::pin!(bell);
             bell.as_mut().enable();
-            if let Some(update) = self.mailbox.take(self.place.as_mut()) {
+            if let Some(update) = self.mailbox.take(self.place.as_mut(), &mut self.spelling) {
                 self.done = update.finish.is_some();
                 return Some(update);
             }

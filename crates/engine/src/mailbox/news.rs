@@ -1,4 +1,6 @@
-//! What a reader was not told yet.
+//! What a reader was not told yet, and the text that the reader makes of it.
+//!
+//! Text is made outside the lock: whoever brings tokens must not wait for a long answer to be spelt out.
 
 use super::Update;
 use crate::request::Finish;
@@ -10,13 +12,14 @@ pub(super) struct News {
     /// Tokens that were deposited, and how many there are to be before the end counts.
     deposited: usize,
     ends_after: usize,
-    /// Where the reader makes the text.
-    text: Option<Text>,
+    /// For the reader, with the first tokens, where it makes the text.
+    stream: Option<Detokenizer>,
 }
 
-#[derive(Debug)]
-struct Text {
-    stream: Detokenizer,
+/// How far a reader is in the text that it makes. Nothing where the text comes with the news.
+#[derive(Debug, Default)]
+pub(crate) struct Spelling {
+    stream: Option<Detokenizer>,
     shown_bytes: usize,
 }
 
@@ -31,7 +34,7 @@ impl News {
     }
 
     pub(super) fn read_by(&mut self, stream: Detokenizer) {
-        self.text = Some(Text { stream, shown_bytes: 0 });
+        self.stream = Some(stream);
     }
 
     pub(super) fn deposit(&mut self, token: u32) {
@@ -62,17 +65,17 @@ impl News {
         self.update.finish.is_some() && self.deposited >= self.ends_after
     }
 
-    /// What is new, which is none any more; `None` when nothing is. Memory for ids and text stays where it is: it is filled
-    /// again, and nobody asked for more.
-    pub(super) fn take(&mut self) -> Option<Update> {
+    /// What is new, which is none any more; `None` when nothing is. Its text is complete after [`Spelling::spell`]. Memory
+    /// for ids and text stays where it is: it is filled again, and nobody asked for more.
+    pub(super) fn take(&mut self, spelling: &mut Spelling) -> Option<Update> {
         let complete = self.is_complete();
         if self.update.ids.is_empty() && !complete {
             return None;
         }
-        let update = &mut self.update;
-        if let Some(text) = &mut self.text {
-            text.read(&update.ids, update.finish.as_ref().filter(|_| complete), &mut update.text);
+        if let Some(stream) = self.stream.take() {
+            spelling.stream = Some(stream);
         }
+        let update = &mut self.update;
         let taken = Update {
             ids: update.ids.as_slice().into(),
             text: update.text.as_str().into(),
@@ -88,17 +91,19 @@ impl News {
     }
 }
 
-impl Text {
-    /// Appends the text of `ids`, which are the last ones if there is an end.
-    fn read(&mut self, ids: &[u32], end: Option<&Finish>, to: &mut String) {
+impl Spelling {
+    /// Appends the text of the update's ids, which are the last ones if it has an end.
+    pub(super) fn spell(&mut self, update: &mut Update) {
+        let Spelling { stream: Some(stream), shown_bytes } = self else { return };
+        let Update { ids, text, finish, .. } = update;
         // The token that ends an answer is none of its text.
-        let silent = usize::from(matches!(end, Some(Finish::StopToken(_))));
-        ids[..ids.len().saturating_sub(silent)].iter().for_each(|id| self.stream.push(*id));
+        let silent = usize::from(matches!(finish, Some(Finish::StopToken(_))));
+        ids[..ids.len().saturating_sub(silent)].iter().for_each(|id| stream.push(*id));
         // A request that was cut off shows no half character.
-        if matches!(end, Some(Finish::StopToken(_) | Finish::Length | Finish::HandedOver)) {
-            self.stream.finish();
+        if matches!(finish, Some(Finish::StopToken(_) | Finish::Length | Finish::HandedOver)) {
+            stream.finish();
         }
-        to.push_str(self.stream.text().get(self.shown_bytes..).unwrap_or_default());
-        self.shown_bytes = self.stream.text().len();
+        text.push_str(stream.text().get(*shown_bytes..).unwrap_or_default());
+        *shown_bytes = stream.text().len();
     }
 }

@@ -66,3 +66,21 @@ fn the_last_reader_counts_and_may_come_again() {
     let gone = Arc::new(Mailbox::keeping(Instant::now(), Duration::ZERO));
     assert!(gone.is_closed(), "nobody has read and nobody is waited for");
 }
+
+#[test]
+fn a_reader_spells_what_it_took_without_the_lock() {
+    let text = crate::text::Text::default();
+    let words = text.encode(" ship load", false).unwrap();
+    let (mut news, mut spelling) = (News::default(), Spelling::default());
+    news.read_by(text.stream(true));
+    words.iter().for_each(|word| news.deposit(*word));
+    let mut update = news.take(&mut spelling).unwrap();
+    assert_eq!((update.ids.as_slice(), update.text.as_str()), (words.as_slice(), ""));
+    spelling.spell(&mut update);
+    assert_eq!(update.text, " ship load");
+    // Each token is spelt once.
+    news.deposit(words[0]);
+    let mut update = news.take(&mut spelling).unwrap();
+    spelling.spell(&mut update);
+    assert_eq!(update.text, " ship");
+}

@@ -193,6 +193,7 @@ impl Incoming {
             arrived: self.arrived,
             done: false,
             place: Some(place),
+            spelling: Default::default(),
         };
         let logprobs = self.head.as_ref().and_then(|head| head.params.logprobs.clone());
         Some(Attached { ticket, had, logprobs })
