@@ -102,13 +102,15 @@ impl Lockstep {
         self.ranks.iter_mut().for_each(Core::publish);
     }
 
-    /// Counts what the loop's thread did since the last time, besides arithmetic. Call it from that thread.
+    /// Counts what the loop's thread did since the last time, besides arithmetic, once for all ranks. Call it from that thread.
     pub(crate) fn count_processor_time(&mut self) {
         let now = processor_time();
         let arithmetic: Duration = self.ranks.iter_mut().map(|core| std::mem::take(&mut core.arithmetic)).sum();
         if let Some(before) = self.processor_time.replace(now) {
             let rest = (now - before).saturating_sub(arithmetic).as_nanos() as u64;
-            self.ranks.iter_mut().for_each(|core| core.stats.loop_cpu_ns += rest);
+            if let Some(first) = self.ranks.first_mut() {
+                first.stats.loop_cpu_ns += rest;
+            }
             if let Some(log) = &mut self.log {
                 log.end(now - before);
             }

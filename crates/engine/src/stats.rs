@@ -100,8 +100,8 @@ pub struct Stats {
     /// Time of steps outside the model: deciding what to compute, pages, counting, posting; and choosing tokens.
     pub scheduling_ns: u64,
     pub sampling_ns: u64,
-    /// Processor time of the step loop of all ranks together, outside the model and the sampling: what a schedule costs
-    /// however busy the machine is.
+    /// Processor time of the step loop, outside the model and the sampling: what a schedule costs however busy the machine
+    /// is. One thread steps all ranks, so the first rank has it and the others have none.
     pub loop_cpu_ns: u64,
     /// Processor time of the task that puts tokens into mailboxes and wakes readers.
     pub delivery_cpu_ns: u64,

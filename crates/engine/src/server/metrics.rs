@@ -48,6 +48,14 @@ impl Page<'_> {
         self.each(name, "", value);
     }
 
+    /// What the ranks have together.
+    fn joint(&mut self, name: &str, kind: &str, help: &str, value: impl Fn(&Stats) -> f64) {
+        self.head(name, kind, help);
+        let (Page { model, role, .. }, sum) = (&*self, self.ranks.iter().map(value).sum::<f64>());
+        let line = format!("{name}{{model_name=\"{model}\",engine_type=\"{role}\"}} {sum}\n");
+        self.out.push_str(&line);
+    }
+
     fn histogram(&mut self, name: &str, help: &str, of: impl Fn(&Stats) -> Histogram) {
         let ranks: Vec<Histogram> = self.ranks.iter().map(of).collect();
         self.histograms(name, help, &ranks);
@@ -161,14 +169,15 @@ fn text(state: &State) -> String {
 /// What it costs to keep the schedule, and whom it turned away.
 fn scheduling(page: &mut Page<'_>) {
     let seconds = |ns: u64| ns as f64 / 1e9;
-    let counters: [(&str, &str, Reading<'_>); 6] = [
+    page.joint(
+        "plimsoll_engine_loop_cpu_seconds_total",
+        "counter",
+        "Processor time of the step loop, which steps all ranks, outside the model and the sampling",
+        |s| seconds(s.loop_cpu_ns),
+    );
+    let counters: [(&str, &str, Reading<'_>); 5] = [
         ("steps_total", "Steps in which this rank computed anything", &|s| s.steps as f64),
         ("scheduling_seconds_total", "Time of steps outside the model and the sampling", &|s| seconds(s.scheduling_ns)),
-        (
-            "loop_cpu_seconds_total",
-            "Processor time of the step loop of all ranks together, outside the model and the sampling",
-            &|s| seconds(s.loop_cpu_ns),
-        ),
         (
             "delivery_cpu_seconds_total",
             "Processor time of the task that brings tokens from the step loop to their readers",

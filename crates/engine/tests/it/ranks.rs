@@ -111,3 +111,26 @@ fn loads_say_per_rank_who_waited_for_whom() {
     assert_eq!((one["loads"].as_array().unwrap().len(), &one["loads"][0]["dp_rank"]), (1, &json!(1)));
     assert_eq!(server.get("/v1/loads?dp_rank=3").json()["loads"], json!([]));
 }
+
+/// The values of a metric, one per sample.
+fn samples(server: &Server, name: &str) -> Vec<f64> {
+    let text = server.get("/metrics").text();
+    let lines = text.lines().filter(|line| line.starts_with(&format!("{name}{{")));
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect()
+}
+
+#[test]
+fn the_one_step_loop_of_all_ranks_is_counted_once() {
+    let server = ranks(3);
+    ask(&server, &json!({"routed_dp_rank": 1, "sampling_params": {"max_new_tokens": 30, "ignore_eos": true}}));
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let spent = samples(&server, "plimsoll_engine_loop_cpu_seconds_total");
+        assert_eq!(spent.len(), 1, "{spent:?}");
+        if spent[0] > 0.0 {
+            break;
+        }
+        assert!(Instant::now() < until, "nothing is counted");
+    }
+    assert_eq!(samples(&server, "plimsoll_engine_steps_total").len(), 3);
+}
