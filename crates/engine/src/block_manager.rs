@@ -12,10 +12,13 @@
 
 use crate::kv_events::{Label, Log, Medium};
 use idle::IdleList;
+use keyed::Keyed;
 use plimsoll_cache::Digest;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 mod idle;
+mod keyed;
 #[cfg(test)]
 mod tests;
 
@@ -23,7 +26,7 @@ mod tests;
 pub struct BlockManager {
     pages: Vec<Page>,
     free: Vec<u32>,
-    by_digest: HashMap<Digest, u32>,
+    by_digest: HashMap<Digest, u32, Keyed>,
     /// Cached pages without holder, evicted from the oldest on.
     idle: IdleList,
     evicted_pages: u64,
@@ -65,7 +68,8 @@ impl BlockManager {
         BlockManager {
             pages: vec![Page::default(); pages],
             free: (0..pages as u32).rev().collect(),
-            by_digest: HashMap::new(),
+            // Room for all from the start: it is address space until it is used, and to grow would hold up a step.
+            by_digest: HashMap::with_capacity_and_hasher(pages, Keyed::default()),
             idle: IdleList::new(pages),
             evicted_pages: 0,
             committed_pages: 0,
@@ -137,6 +141,12 @@ impl BlockManager {
         self.by_digest.contains_key(digest)
     }
 
+    /// Reads a bit of what [`Self::commit`] writes to, so that it lies in a cache. The number means nothing.
+    #[inline]
+    pub(crate) fn touch(&self, page: u32) -> usize {
+        self.pages[page as usize].holders as usize
+    }
+
     /// Keeps this many pages away from everybody: a fault that makes memory short. What sequences hold is not taken from
     /// them, so call it again when they have released some. True when anything changed.
     pub fn press(&mut self, pages: usize) -> bool {
@@ -184,13 +194,18 @@ impl BlockManager {
     /// is new and a log is kept.
     #[must_use]
     pub fn commit(&mut self, page: u32, digest: Digest, parent: Option<u32>, label: impl FnOnce() -> Label) -> u32 {
-        if let Some(known) = self.by_digest.get(&digest).copied() {
-            if known != page {
-                self.hold(known);
-                self.release_one(page);
+        let place = match self.by_digest.entry(digest) {
+            Entry::Occupied(known) => {
+                let known = *known.get();
+                if known != page {
+                    self.hold(known);
+                    self.release_one(page);
+                }
+                return known;
             }
-            return known;
-        }
+            Entry::Vacant(place) => place,
+        };
+        place.insert(page);
         debug_assert!(parent.is_none_or(|p| self.pages[p as usize].cached.is_some()));
         let label = self.log.as_mut().map(|log| {
             let label = Box::new(label());
@@ -198,7 +213,6 @@ impl BlockManager {
             label
         });
         self.pages[page as usize].cached = Some(Cached { digest, parent, label });
-        self.by_digest.insert(digest, page);
         self.committed_pages += 1;
         page
     }

@@ -44,19 +44,30 @@ pub(crate) struct Core {
     bag: Bag,
     /// Of the step that is computed.
     lanes: Vec<Lane>,
+    /// Of those lanes, whose that only add a token.
+    plain_lanes: usize,
     pub(crate) stats: Stats,
     rate: Rate,
     /// Processor time of the model and of choosing tokens, since it was last taken.
     pub(crate) arithmetic: Duration,
 }
 
-/// A run of a step, and whose it is.
+/// A run of a step, and what becomes of it. Small, as every line of memory that was not touched since the last step must be
+/// waited for.
 #[derive(Clone, Copy, Debug)]
 struct Lane {
     /// Among the running.
     index: u32,
-    /// See [`Sequence::only_adds_a_token`].
+    /// Of the step's logits, the row that decides its next token; before [`Core::commit`], the first of its rows.
+    row: u32,
+    /// Its next one, when that is chosen.
+    token: u32,
+    /// It gets one.
+    goes_on: bool,
+    /// See [`Sequence::only_adds_a_token`]. What it computed is counted when the token is posted.
     plain: bool,
+    /// And that token fills a page.
+    fills: bool,
 }
 
 /// Tokens per second over windows of about a second.
@@ -110,6 +121,7 @@ impl Core {
             kv,
             bag: Bag::default(),
             lanes: Vec::new(),
+            plain_lanes: 0,
             stats: Stats::default(),
             rate: Rate { since: Instant::now(), tokens: 0 },
             arithmetic: Duration::ZERO,
@@ -196,11 +208,21 @@ impl Core {
         self.save_evicted();
         self.begin_loads(started);
         self.lanes.clear();
+        self.plain_lanes = 0;
+        let mut rows = 0;
         let mut runs = Vec::with_capacity(self.scheduler.running.len());
         for (index, sequence) in self.scheduler.running.iter().enumerate().filter(|(_, it)| it.scheduled > 0) {
-            let plain = sequence.only_adds_a_token(self.scheduler.page_tokens());
-            self.lanes.push(Lane { index: index as u32, plain });
-            runs.push(run_of(sequence));
+            let run = run_of(sequence);
+            let plain = sequence.only_adds_a_token();
+            let fills = plain && sequence.is_about_to_fill_a_page(self.scheduler.page_tokens());
+            self.lanes.push(Lane { index: index as u32, row: rows, token: 0, goes_on: plain, plain, fills });
+            self.plain_lanes += usize::from(plain);
+            rows += match run.want {
+                Want::LogitsFrom(from) => (run.tokens.len() - from) as u32,
+                Want::Logits => 1,
+                Want::Nothing | Want::Hidden => 0,
+            };
+            runs.push(run);
         }
         self.bag.hand_over();
         if planned == 0 {

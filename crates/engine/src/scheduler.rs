@@ -279,9 +279,7 @@ impl Scheduler {
             }
         }
         let retractions = self.retractions;
-        for sequence in &mut self.running {
-            sequence.scheduled = 0;
-        }
+        debug_assert!(self.running.iter().all(|sequence| sequence.scheduled == 0), "a step was not committed");
         self.looked_at += self.running.len() as u64;
         (self.planned, self.decoding) = (0, 0);
         self.allowed = self.limits.token_budget;
@@ -463,12 +461,24 @@ impl Scheduler {
     /// After a step: the scheduled tokens are computed; full pages become findable.
     pub(crate) fn commit(&mut self, index: usize) {
         let sequence = &mut self.running[index];
-        sequence.computed += sequence.scheduled;
+        sequence.computed += std::mem::take(&mut sequence.scheduled);
         sequence.commit_pages(&mut self.blocks, self.limits.naming, self.limits.page_tokens);
         // A prompt is computed up to its end before anything behind it is, and only a prompt has a claim.
         if sequence.computed == sequence.prompt_len {
             sequence.claim = None;
         }
+    }
+
+    /// As [`Self::commit`], for sequences that fill a page each with one token behind their prompts. What that reads lies far
+    /// from any cache and apart, so it is fetched for all of them together.
+    pub(crate) fn commit_full(&mut self, indices: impl Iterator<Item = usize> + Clone) {
+        let mut known = 0;
+        for index in indices.clone() {
+            let digest = self.running[index].name_pages();
+            known += digest.map_or(0, |digest| usize::from(self.blocks.is_cached(digest)));
+        }
+        std::hint::black_box(known);
+        indices.for_each(|index| self.commit(index));
     }
 
     /// These pages of a running sequence, behind its computed ones, were loaded.

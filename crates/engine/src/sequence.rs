@@ -16,7 +16,7 @@ use crate::sampling::{SamplingParams, TokenRules, sample};
 use crate::scheduler::claims::Claim;
 use crate::urgency::Urgency;
 use parking_lot::Mutex;
-use plimsoll_cache::Chain;
+use plimsoll_cache::{Chain, Digest};
 use plimsoll_core::Nanos;
 use plimsoll_protocol::tokenizer::Detokenizer;
 use std::collections::HashSet;
@@ -125,24 +125,24 @@ pub(crate) struct Sequence {
     /// Prompt, then output.
     pub(crate) tokens: Vec<u32>,
     pub(crate) pages: Vec<u32>,
-    pub(crate) prompt_len: usize,
     /// Tokens whose KV is in `pages`.
     pub(crate) computed: usize,
     /// Tokens to compute in the step being planned.
     pub(crate) scheduled: usize,
+    pub(crate) prompt_len: usize,
     pub(crate) committed_pages: usize,
-    pub(crate) last_token: Option<Instant>,
-    /// Its mailbox's in the bag.
-    slot: Option<Slot>,
-    pub(crate) retractions: u32,
-    /// What the mailbox says of itself: that is in a reader's cache more often than in ours.
-    pub(crate) lingers: bool,
-    voice: Voice,
-    pub(crate) job: Job,
     /// Pages of its prefix that come from the offload tier, behind the computed ones; nothing is computed before.
     pub(crate) load: Option<Box<Load>>,
     /// Of a prefill leg: where its pages and its first token go.
     pub(crate) outbound: Option<Box<Outbound>>,
+    /// Its mailbox's in the bag.
+    slot: Option<Slot>,
+    pub(crate) last_token: Option<Instant>,
+    pub(crate) job: Job,
+    voice: Voice,
+    /// What the mailbox says of itself: that is in a reader's cache more often than in ours.
+    pub(crate) lingers: bool,
+    pub(crate) retractions: u32,
     /// Number of arrival at its scheduler, from 1; 0 before.
     pub(crate) serial: u64,
     pub(crate) mailbox: Arc<Mailbox>,
@@ -218,15 +218,37 @@ impl Sequence {
         generation.params.max_new_tokens.wrapping_add(generation.sent_bytes).wrapping_add(self.tokens.len())
     }
 
-    /// The step being planned computes one token behind its prompt, the last one, and fills no page with it: when it is
-    /// computed nothing follows but the next token.
+    /// As [`Self::touch`], of what pushing a token writes to.
     #[inline]
-    pub(crate) fn only_adds_a_token(&self, page_tokens: usize) -> bool {
-        let end = self.computed + 1;
-        self.computed >= self.prompt_len
-            && end == self.tokens.len()
-            && end < (self.committed_pages + 1) * page_tokens
-            && self.outbound.is_none()
+    pub(crate) fn touch_end(&self) -> usize {
+        self.tokens.last().map_or(0, |token| *token as usize)
+    }
+
+    /// As [`Self::touch`], of what making a page findable needs.
+    #[inline]
+    pub(crate) fn touch_page(&self, blocks: &BlockManager) -> usize {
+        let page = self.pages.get(self.committed_pages).map_or(0, |page| blocks.touch(*page));
+        page.wrapping_add(self.chain.digests().last().map_or(0, |digest| usize::from(digest[0])))
+    }
+
+    /// The step being planned computes one token behind its prompt, the last one: when it is computed nothing follows but
+    /// the next token, and a page that may be full.
+    #[inline]
+    pub(crate) fn only_adds_a_token(&self) -> bool {
+        self.computed >= self.prompt_len && self.computed + 1 == self.tokens.len() && self.outbound.is_none()
+    }
+
+    /// One more token fills a page.
+    #[inline]
+    pub(crate) fn is_about_to_fill_a_page(&self, page_tokens: usize) -> bool {
+        self.computed + 1 >= (self.committed_pages + 1) * page_tokens
+    }
+
+    /// Names the full pages of its tokens that have no name yet. Returns that of the next one to become findable.
+    pub(crate) fn name_pages(&mut self) -> Option<&Digest> {
+        let Sequence { chain, tokens, .. } = self;
+        chain.extend(tokens);
+        chain.digests().get(self.committed_pages)
     }
 
     /// Tokens that are known but not computed: 1 while decoding, more while in prefill.
@@ -332,22 +354,25 @@ impl Sequence {
     }
 
     /// Takes log-probabilities of prompt tokens from the logits of a step that ended at `end`; call it before the step is
-    /// committed. Leaves the row that decides the next token, if there is one.
+    /// committed. Leaves the row that decides the next token, if there is one. Returns how many rows it took.
     pub(crate) fn take_prompt_logprobs<'a>(
         &mut self,
-        rows: &mut impl Iterator<Item = &'a [f32]>,
+        mut rows: impl Iterator<Item = &'a [f32]>,
         end: usize,
         rules: &TokenRules,
-    ) {
-        let Job::Generate(generation) = &mut self.job else { return };
-        let Some(ask) = generation.params.logprobs.clone() else { return };
+    ) -> u32 {
+        let mut taken = 0;
+        let Job::Generate(generation) = &mut self.job else { return taken };
+        let Some(ask) = generation.params.logprobs.clone() else { return taken };
         while let Some(from) = generation.prompt_logits_from(&self.tokens, self.prompt_len).filter(|from| *from < end) {
-            let Some(row) = rows.next() else { return };
+            let Some(row) = rows.next() else { return taken };
+            taken += 1;
             generation.prompt_logprobs.push(logprobs(row, rules.first_logit, self.tokens[from + 1], &ask));
         }
+        taken
     }
 
-    /// Chooses the next token by the logits after the last one, and pushes nothing.
+    /// Chooses the next token by the logits after the last one, and pushes nothing. `None` for an embedding, which has none.
     pub(crate) fn draw(&mut self, logits: &[f32], rules: &TokenRules) -> Option<(u32, Option<TokenLogprobs>)> {
         let Job::Generate(generation) = &mut self.job else { return None };
         let index = self.tokens.len() - self.prompt_len;
@@ -404,14 +429,18 @@ impl Sequence {
         }
         let Job::Generate(generation) = &self.job else { return None };
         self.tokens.push(token);
-        let ends = rules.ends(token, &generation.params).then_some(Finish::StopToken(token));
+        let ends = rules.ends(token, &generation.params);
         let is_long = self.tokens.len() - self.prompt_len >= generation.params.max_new_tokens;
-        let finish = last.or(ends).or(is_long.then_some(Finish::Length));
-        if let Some(finish) = &finish {
+        let finish = if ends || is_long || last.is_some() {
+            let regular = if ends { Finish::StopToken(token) } else { Finish::Length };
+            let finish = last.unwrap_or(regular);
             self.rid.release();
             // Before the token: who reads that finds out that it is the last.
             self.mailbox.end(self.handed_tokens(), finish.clone(), None);
-        }
+            Some(finish)
+        } else {
+            None
+        };
         match bag {
             Some(bag) => bag.token(&mut self.slot, &self.mailbox, token),
             None => self.mailbox.deposit(token),

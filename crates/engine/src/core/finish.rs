@@ -8,25 +8,16 @@ use crate::clock::processor_time;
 use crate::disagg::notes::First;
 use crate::request::Finish;
 use crate::sampling::logprobs::TokenLogprobs;
+use crate::scheduler::Scheduler;
 use crate::sequence::{Job, Sequence};
 use plimsoll_core::Nanos;
 use std::time::{Duration, Instant};
 
-/// What decides the next token of the running sequence with this index.
-struct Row<'a> {
-    index: usize,
-    plain: bool,
-    logits: &'a [f32],
-}
+/// How many rows before its turn a sequence is fetched that will be posted to: choosing a token takes longer than memory.
+const TOUCHED_AHEAD: usize = 2;
 
-/// The next token of the running sequence with this index.
-struct Drawn {
-    index: usize,
-    /// What it computed is not counted yet.
-    plain: bool,
-    token: u32,
-    reported: Option<TokenLogprobs>,
-}
+/// Log-probabilities of next tokens, each with the number of its lane, rising.
+type Reported = Vec<(usize, TokenLogprobs)>;
 
 /// What the passes find out about the step.
 #[derive(Default)]
@@ -45,14 +36,14 @@ impl Core {
     pub(crate) fn finish(&mut self, computed: &Computed, now: Instant, spent: Duration) {
         let began = Instant::now();
         let mut tally = Tally::default();
-        let rows = self.commit(computed, &mut tally);
+        self.commit(computed, &mut tally);
         let committed = Instant::now();
         let before = processor_time();
-        let drawn = self.draw(&rows);
+        let reported = self.draw(&computed.output.logits);
         self.arithmetic += processor_time() - before;
         let chosen = Instant::now();
-        self.post(drawn, now, &mut tally);
-        let Tally { batch, generated, with_prefill, done, leaving } = tally;
+        self.post(reported, now, &mut tally);
+        let Tally { batch, generated, with_prefill, done, leaving, .. } = tally;
         self.scheduler.retire(&done);
         for (index, first) in leaving.into_iter().rev() {
             let before = done.partition_point(|done| *done < index);
@@ -67,25 +58,24 @@ impl Core {
         self.stats.scheduling_ns += (computed.planning + began.elapsed() - sampling).as_nanos() as u64;
     }
 
-    /// What was scheduled is computed. Returns whose next token is to be chosen, and by which logits. Does not look at those
-    /// that only add a token: they are far from any cache, and [`Self::post`] comes by.
-    fn commit<'a>(&mut self, computed: &'a Computed, tally: &mut Tally) -> Vec<Row<'a>> {
-        let mut logits = computed.output.logits.chunks_exact(self.model.logit_count());
+    /// What was scheduled is computed, and it is known whose next token is to be chosen by which logits. Does not look at those
+    /// that only add a token: they are far from any cache, [`Self::draw`] fetches them and [`Self::post`] comes by.
+    fn commit(&mut self, computed: &Computed, tally: &mut Tally) {
+        let (logits, width) = (&computed.output.logits, self.model.logit_count());
         let mut hidden = computed.output.hidden.chunks_exact(self.model.config().hidden);
-        let mut rows = Vec::with_capacity(self.lanes.len());
         tally.batch = self.lanes.len() as u64;
-        for lane in &self.lanes {
+        if self.plain_lanes == self.lanes.len() {
+            return;
+        }
+        for lane in self.lanes.iter_mut().filter(|lane| !lane.plain) {
             let index = lane.index as usize;
-            if lane.plain {
-                rows.extend(logits.next().map(|row| Row { index, plain: true, logits: row }));
-                continue;
-            }
             let sequence = &self.scheduler.running[index];
             let (start, scheduled) = (sequence.computed, sequence.scheduled);
             let in_prompt = scheduled.min(sequence.prompt_len.saturating_sub(start));
             tally.with_prefill |= in_prompt > 0 || scheduled > 1;
             let end = start + scheduled;
-            self.scheduler.running[index].take_prompt_logprobs(&mut logits, end, &self.rules);
+            let rest = &logits[lane.row as usize * width..];
+            lane.row += self.scheduler.running[index].take_prompt_logprobs(rest.chunks_exact(width), end, &self.rules);
             self.scheduler.commit(index);
             let sequence = &mut self.scheduler.running[index];
             if sequence.retractions == 0 {
@@ -105,36 +95,55 @@ impl Core {
                 if embed(sequence, scheduled, &mut hidden) {
                     tally.done.push(index);
                 }
-            } else if sequence.remaining() == 0
-                && let Some(row) = logits.next()
-            {
-                rows.push(Row { index, plain: false, logits: row });
+            } else {
+                lane.goes_on = sequence.remaining() == 0;
             }
         }
-        rows
     }
 
     /// The model has driven everything else out of the caches. Read in a loop of its own, what choosing tokens needs comes from
-    /// memory many at a time; one request after another would be waited for one at a time.
-    fn draw(&mut self, rows: &[Row<'_>]) -> Vec<Drawn> {
-        let running = &mut self.scheduler.running;
-        let touched = rows.iter().map(|row| running[row.index].touch()).fold(0, usize::wrapping_add);
+    /// memory many at a time; one request after another would be waited for one at a time. What posting needs comes while
+    /// tokens are chosen.
+    fn draw(&mut self, logits: &[f32]) -> Reported {
+        let width = self.model.logit_count();
+        let Scheduler { running, blocks, .. } = &mut self.scheduler;
+        let lanes = &mut self.lanes;
+        lanes.retain(|lane| lane.goes_on);
+        let touched = lanes.iter().map(|lane| running[lane.index as usize].touch()).fold(0, usize::wrapping_add);
         std::hint::black_box(touched);
-        let drawn = rows.iter().filter_map(|Row { index, plain, logits }| {
-            let (token, reported) = running[*index].draw(logits, &self.rules)?;
-            Some(Drawn { index: *index, plain: *plain, token, reported })
-        });
-        drawn.collect()
+        let mut reported = Vec::new();
+        let mut touched = 0;
+        for at in 0..lanes.len() {
+            if let Some(later) = lanes.get(at + TOUCHED_AHEAD) {
+                let sequence = &running[later.index as usize];
+                let page = if later.fills { sequence.touch_page(blocks) } else { 0 };
+                touched = sequence.touch_end().wrapping_add(touched).wrapping_add(page);
+            }
+            let lane = &mut lanes[at];
+            let row = &logits[lane.row as usize * width..][..width];
+            if let Some((token, of_token)) = running[lane.index as usize].draw(row, &self.rules) {
+                lane.token = token;
+                reported.extend(of_token.map(|it| (at, it)));
+            }
+        }
+        std::hint::black_box(touched);
+        reported
     }
 
-    fn post(&mut self, drawn: Vec<Drawn>, now: Instant, tally: &mut Tally) {
+    fn post(&mut self, reported: Reported, now: Instant, tally: &mut Tally) {
+        self.scheduler.commit_full(self.lanes.iter().filter(|lane| lane.fills).map(|lane| lane.index as usize));
+        tally.generated = self.lanes.len() as u64;
+        let mut reported = reported.into_iter().peekable();
         let mut complete = Vec::new();
         // Most had their last token in the same step.
         let mut between = (now, 0);
-        for Drawn { index, plain, token, reported } in drawn {
-            tally.generated += 1;
+        for (at, lane) in self.lanes.iter().enumerate() {
+            let (index, token) = (lane.index as usize, lane.token);
+            let reported = reported.next_if(|(of, _)| *of == at).map(|(_, reported)| reported);
             let sequence = &mut self.scheduler.running[index];
-            sequence.computed += usize::from(plain);
+            if lane.plain && !lane.fills {
+                sequence.computed += std::mem::take(&mut sequence.scheduled);
+            }
             if sequence.outbound.is_some() {
                 let cached = sequence.cached_tokens.unwrap_or(0);
                 tally.leaving.push((index, First::new(token, cached, reported.as_ref())));

@@ -72,6 +72,9 @@ impl Inbox {
 
     /// Everything, in order.
     pub(super) fn take(&mut self) -> Vec<Command> {
+        if self.is_empty() {
+            return Vec::new();
+        }
         (self.requests, self.controls) = (0, 0);
         let mut aborts: Vec<_> =
             std::mem::take(&mut self.aborts).into_iter().map(|(prefix, at)| (at, prefix)).collect();

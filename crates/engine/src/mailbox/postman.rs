@@ -3,7 +3,8 @@
 //! A mailbox lies where its reader last used it: to put a token there costs the step loop a trip to another core's memory,
 //! and to wake the reader from outside its runtime a microsecond and more, each time for every running request. That was
 //! most of what the step loop did between two steps. So it writes its tokens into a bag, one after another, hands that
-//! over with one lock and wakes one task; the task puts them into the mailboxes and wakes the readers, from inside.
+//! over with one lock; one task puts them into the mailboxes and wakes the readers, from inside. That task is woken, or comes
+//! by itself where it can tell when ([`rhythm`]).
 //!
 //! Mailboxes are named by slots, whose owners are told in the same bag, so that a token is two numbers. What lies in bags
 //! stays in order. It is output of requests, which bounds it, and when a task does not come to run for long the step loop
@@ -11,12 +12,17 @@
 
 use super::Mailbox;
 use crate::clock::processor_time;
+use alarm::{Alarm, Timer};
 use parking_lot::Mutex;
+use rhythm::Rhythm;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 use tokio::sync::Notify;
 
+mod alarm;
+mod rhythm;
 #[cfg(test)]
 mod tests;
 
@@ -43,6 +49,9 @@ struct Due {
     items: Vec<Item>,
     /// There is a task that delivers.
     staffed: bool,
+    rhythm: Rhythm,
+    /// When the task looks by itself; `None`: it does not, or is at it.
+    looks_at: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -129,6 +138,10 @@ impl Bag {
 
     /// Hands everything to the task, or delivers it where there is none, or one token is not worth it.
     pub(crate) fn hand_over(&mut self) {
+        self.hand_over_at(Instant::now());
+    }
+
+    fn hand_over_at(&mut self, now: Instant) {
         self.slots.reclaim(&mut self.items);
         let news = std::mem::take(&mut self.news);
         if news == 0 && self.items.len() < MOST_WAITING {
@@ -142,8 +155,12 @@ impl Bag {
             due.items.append(&mut self.items);
         }
         if due.staffed && !alone && due.items.len() < MOST_WAITING {
+            let is_awaited = due.is_awaited(now);
+            due.rhythm.beat(now);
             drop(due);
-            self.postman.0.turn.notify_one();
+            if !is_awaited {
+                self.postman.0.turn.notify_one();
+            }
         } else {
             drop(due);
             self.postman.deliver();
@@ -156,6 +173,13 @@ impl Drop for Bag {
         self.news += 1;
         self.hand_over();
         self.postman.deliver();
+    }
+}
+
+impl Due {
+    /// The task looks soon, or should have just now, and need not be woken for a bag.
+    fn is_awaited(&self, now: Instant) -> bool {
+        self.looks_at.is_some_and(|at| at <= now + self.rhythm.patience() && now <= at + rhythm::LONGEST_WAIT)
     }
 }
 
@@ -181,14 +205,32 @@ impl Slots {
 impl Postman {
     /// Delivers for as long as it is polled. To be spawned in the runtime of the readers, once.
     pub(crate) fn delivering(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.delivering_by(Timer::new)
+    }
+
+    fn delivering_by<A: Alarm, M: FnOnce() -> Option<A> + Send + 'static>(
+        &self,
+        alarm: M,
+    ) -> impl Future<Output = ()> + Send + 'static + use<A, M> {
         let post = Post::take(self.clone());
         async move {
+            let shared = &*post.0.0;
+            let mut alarm = alarm();
+            let mut tried = 0;
             loop {
-                post.0.0.turn.notified().await;
                 let before = processor_time();
-                post.0.deliver();
+                tried = if post.0.deliver() { 0 } else { tried + 1 };
+                let is_set = alarm.as_mut().is_some_and(|alarm| shared.announce(alarm, tried));
                 let spent = processor_time().saturating_sub(before).as_nanos() as u64;
-                post.0.0.processor_ns.fetch_add(spent, Ordering::Relaxed);
+                shared.processor_ns.fetch_add(spent, Ordering::Relaxed);
+                match &mut alarm {
+                    Some(alarm) if is_set => tokio::select! {
+                        biased;
+                        () = shared.turn.notified() => {}
+                        () = alarm.rings() => {}
+                    },
+                    _ => shared.turn.notified().await,
+                }
             }
         }
     }
@@ -198,10 +240,15 @@ impl Postman {
         self.0.processor_ns.load(Ordering::Relaxed)
     }
 
-    fn deliver(&self) {
+    /// False when there was nothing.
+    fn deliver(&self) -> bool {
         let mut round = self.0.round.lock();
         let Round { mailboxes, items } = &mut *round;
-        std::mem::swap(items, &mut self.0.due.lock().items);
+        let mut due = self.0.due.lock();
+        std::mem::swap(items, &mut due.items);
+        due.looks_at = None;
+        drop(due);
+        let any = !items.is_empty();
         for item in items.drain(..) {
             let of = |slot: u32| mailboxes.get(slot as usize).and_then(Option::as_ref);
             match item {
@@ -226,11 +273,23 @@ impl Postman {
                 Item::Close(slot) => mailboxes[slot as usize] = None,
             }
         }
+        any
     }
 
     #[cfg(test)]
     fn due(&self) -> usize {
         self.0.due.lock().items.len()
+    }
+}
+
+impl Shared {
+    /// Sets the alarm for the next bag and says so, where it can be told when that comes. The task has looked in vain so
+    /// many times since the last one.
+    fn announce(&self, alarm: &mut impl Alarm, tried: u32) -> bool {
+        let look = self.due.lock().rhythm.next_look(alarm.now(), tried);
+        let looks_at = look.filter(|at| alarm.set(*at));
+        self.due.lock().looks_at = looks_at;
+        looks_at.is_some()
     }
 }
 

@@ -6,6 +6,7 @@ use futures_util::FutureExt;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 /// Counts how often it was woken.
 #[derive(Default)]
@@ -212,4 +213,168 @@ fn text_is_made_when_it_is_read_and_the_last_token_may_be_none() {
         let update = ticket.next().now_or_never().flatten().unwrap();
         assert_eq!((update.text.as_str(), update.finish), (shown, Some(finish)));
     }
+}
+
+/// An alarm whose clock stands where the test puts it.
+#[derive(Clone)]
+struct Hand(Arc<Mutex<(Instant, Option<Instant>)>>);
+
+impl Hand {
+    fn pass(&self, time: Duration) -> Instant {
+        let mut clock = self.0.lock();
+        clock.0 += time;
+        clock.0
+    }
+
+    fn is_set_to(&self) -> Option<Instant> {
+        self.0.lock().1
+    }
+}
+
+impl Alarm for Hand {
+    fn now(&self) -> Instant {
+        self.0.lock().0
+    }
+
+    fn set(&mut self, at: Instant) -> bool {
+        self.0.lock().1 = Some(at);
+        true
+    }
+
+    async fn rings(&mut self) {
+        std::future::poll_fn(|_| {
+            let mut clock = self.0.lock();
+            let rings = clock.1.is_some_and(|at| at <= clock.0);
+            clock.1 = clock.1.filter(|_| !rings);
+            if rings { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+const STEP: Duration = Duration::from_millis(8);
+const TOKENS_BEFORE: u32 = 40;
+
+/// Two readers, and a task that has seen so many even steps.
+struct Even<F> {
+    bag: Bag,
+    boxes: Vec<Address>,
+    tickets: Vec<Ticket>,
+    task: Arc<Counter>,
+    hand: Hand,
+    delivering: Pin<Box<F>>,
+}
+
+impl Even<()> {
+    fn new() -> Even<impl Future<Output = ()>> {
+        let (bag, boxes) = (Bag::default(), addresses(2));
+        let hand = Hand(Arc::new(Mutex::new((Instant::now(), None))));
+        let alarm = hand.clone();
+        let delivering = Box::pin(bag.postman().delivering_by(move || Some(alarm)));
+        let tickets = boxes.iter().map(Address::ticket).collect();
+        let mut even = Even { bag, boxes, tickets, task: Arc::default(), hand, delivering };
+        for token in 0..TOKENS_BEFORE {
+            even.hand.pass(STEP);
+            even.post(token);
+            even.turn();
+        }
+        even.tickets.iter_mut().for_each(|ticket| assert_eq!(read(ticket).len(), TOKENS_BEFORE as usize));
+        even
+    }
+}
+
+impl<F: Future<Output = ()>> Even<F> {
+    /// How often that woke the task.
+    fn post(&mut self, token: u32) -> usize {
+        let before = self.task.woken();
+        for address in &mut self.boxes {
+            self.bag.token(&mut address.slot, &address.mailbox, token);
+        }
+        self.bag.hand_over_at(self.hand.now());
+        self.task.woken() - before
+    }
+
+    fn turn(&mut self) {
+        assert!(self.task.poll(self.delivering.as_mut()).is_pending());
+    }
+
+    fn read(&mut self) -> Vec<Vec<u32>> {
+        self.tickets.iter_mut().map(read).collect()
+    }
+}
+
+#[test]
+fn a_task_that_comes_by_itself_is_not_woken() {
+    let mut even = Even::new();
+    let look = even.hand.is_set_to().unwrap();
+    even.hand.pass(STEP);
+    assert_eq!(even.post(7), 0);
+    assert!(look > even.hand.now() && look <= even.hand.now() + rhythm::LONGEST_WAIT);
+    even.turn();
+    assert_eq!(even.read(), [[0; 0]; 2], "not before");
+    even.hand.pass(rhythm::LONGEST_WAIT);
+    even.turn();
+    assert_eq!(even.read(), [[7], [7]]);
+    assert!(even.hand.is_set_to().is_some_and(|next| next > look), "and for the next one again");
+}
+
+#[test]
+fn a_bag_that_comes_early_or_late_is_delivered_at_once() {
+    let mut even = Even::new();
+    even.hand.pass(STEP / 2);
+    assert_eq!(even.post(7), 1);
+    even.turn();
+    assert_eq!(even.read(), [[7], [7]]);
+    // It comes three times in vain, and then waits to be woken.
+    let mut even = Even::new();
+    for tries in 0..3 {
+        assert!(even.hand.is_set_to().is_some(), "{tries}");
+        even.hand.pass(rhythm::LONGEST_WAIT / 2 + if tries == 0 { STEP } else { Duration::ZERO });
+        even.turn();
+    }
+    assert_eq!(even.hand.is_set_to(), None);
+    even.turn();
+    assert_eq!((even.hand.is_set_to(), even.post(8)), (None, 1));
+    even.turn();
+    assert_eq!(even.read(), [[8], [8]]);
+}
+
+#[test]
+fn an_alarm_that_does_not_ring_is_not_relied_on() {
+    let mut even = Even::new();
+    // The task has no turn, and was not woken for the first of these.
+    even.hand.pass(STEP);
+    assert_eq!(even.post(7), 0);
+    even.hand.pass(STEP);
+    assert_eq!(even.post(8), 1);
+    even.turn();
+    assert_eq!(even.read(), [[7, 8], [7, 8]]);
+}
+
+#[test]
+fn a_bag_that_comes_while_the_task_delivers_waits_for_no_alarm() {
+    let mut even = Even::new();
+    even.hand.pass(STEP);
+    assert_eq!(even.post(7), 0);
+    // Half of the task's turn: it has taken the bag and not yet said when it comes next.
+    even.bag.postman.deliver();
+    assert_eq!(even.post(8), 1);
+    even.turn();
+    assert_eq!(even.read(), [[7, 8], [7, 8]]);
+}
+
+#[tokio::test]
+async fn the_timer_rings_once_when_it_was_last_set_to() {
+    let mut timer = Timer::new().expect("a timer");
+    let begun = timer.now();
+    assert!(timer.set(begun + Duration::from_secs(3600)) && timer.set(begun + Duration::from_millis(20)));
+    timer.rings().await;
+    assert!(begun.elapsed() >= Duration::from_millis(20));
+    assert!(timer.set(begun), "what has passed rings at once");
+    timer.rings().await;
+    assert!(timer.set(begun));
+    // It has rung, and is set anew before anybody heard.
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(timer.set(timer.now() + Duration::from_secs(3600)));
+    assert!(tokio::time::timeout(Duration::from_millis(50), timer.rings()).await.is_err());
 }

@@ -55,11 +55,14 @@ fn while_the_pace_is_not_known_nobody_is_refused_before_the_deadline_has_passed(
     let first = world.submit(ttft(1), 2_000, 50);
     world.scheduler.plan(world.now);
     assert_eq!((world.scheduler.running.len(), world.scheduler.turned_away.len()), (1, 0));
+    compute(&mut world.scheduler, |_| 50);
     // The only place is taken. It waits until it is late, not longer.
     let second = world.submit(ttft(30), 10, 1);
     world.scheduler.plan(Nanos::from_millis(30));
     assert!(world.scheduler.turned_away.is_empty());
+    compute(&mut world.scheduler, |_| 50);
     world.scheduler.plan(Nanos(Nanos::from_millis(30).0 + 1));
+    compute(&mut world.scheduler, |_| 50);
     world.note_turned_away();
     assert_eq!(world.refused.keys().collect::<Vec<_>>(), [&second]);
     let told = late(&world.refused[&second]);
