@@ -21,6 +21,8 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 /// Between two reports.
 const EVERY: Duration = Duration::from_secs(1);
+/// What was heard is added up once for all that comes within so long: of a thousand gateways somebody speaks every millisecond.
+const TOGETHER: Duration = Duration::from_millis(50);
 /// Before a link that could not be opened, or has ended, is opened anew.
 const REOPEN: Duration = Duration::from_secs(1);
 /// Longest wait for the last word to be on its way, at the end.
@@ -124,7 +126,14 @@ async fn run(shared: Arc<Shared>) {
 async fn talk(shared: &Arc<Shared>, on: &On, mut link: Link, sequence: &mut u64, said: &mut Said) -> bool {
     let mut every = tokio::time::interval_at(Instant::now(), EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut due: Option<Instant> = None;
     loop {
+        let when_due = async move {
+            match due {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = shared.leases.leave.notified() => {
                 *sequence += 1;
@@ -140,6 +149,10 @@ async fn talk(shared: &Arc<Shared>, on: &On, mut link: Link, sequence: &mut u64,
                 share_out(shared);
                 said.changes(shared, on);
             }
+            () = when_due => {
+                due = None;
+                share_out(shared);
+            }
             heard = link.next() => {
                 let Some(heard) = heard else { return false };
                 let word = match heard {
@@ -152,7 +165,7 @@ async fn talk(shared: &Arc<Shared>, on: &On, mut link: Link, sequence: &mut u64,
                     Err(why) => why.as_str(),
                 };
                 shared.metrics.cluster_reports.get_or_create(&EngineOnlyWord { result: word }).inc();
-                share_out(shared);
+                due.get_or_insert_with(|| Instant::now() + TOGETHER);
             }
         }
     }

@@ -41,6 +41,15 @@ fn it_takes_the_flags_of_serve() {
 }
 
 #[test]
+fn other_gateways_are_named_and_passwords_are_not() {
+    assert!(run(&["check"]).done().contains("cluster   off"));
+    let flags = ["check", "--nats", "nats://n:4222", "--set", "cluster.fleet=blue", "--set", "cluster.token=sesame"];
+    let text = run(&flags).done();
+    assert!(text.contains("cluster   fleet blue shares quotas through nats://n:4222 with a token"), "{text}");
+    assert!(!text.contains("sesame") && !run(&[&flags[..], &["--print-config"]].concat()).done().contains("sesame"));
+}
+
+#[test]
 fn file_environment_set_and_flags_win_in_this_order() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("p.toml");

@@ -2,6 +2,7 @@
 //!
 //! `nats-server`: see [`plimsoll_end_to_end::nats`]. Skipped by name where there is none.
 
+use crate::tls::{Certificate, certificate};
 use crate::{GENERATE, body, fake, skipped};
 use plimsoll_end_to_end::{Gateway, NatsServer, PATIENCE, Plan, eventually, nats};
 use plimsoll_fakes::{Dialect, FakeEngine};
@@ -163,6 +164,13 @@ async fn without_nats_everybody_keeps_his_part_says_so_and_goes_on_when_it_is_ba
     ask(&a, 30, 50).await;
     ask(&b, 10, 10).await;
     parted("a part for each", &a, &b, |a, b| a > 0.6 && b > 0.05).await;
+    // Its socket stays open, and nothing comes of it.
+    nats.process.freeze();
+    degraded_says(&a, Some("quota share kept")).await;
+    nats.process.thaw();
+    for gateway in [&a, &b] {
+        degraded_says(gateway, None).await;
+    }
     nats.process.kill();
     for gateway in [&a, &b] {
         degraded_says(gateway, Some("quota share kept without contact since 2")).await;
@@ -230,6 +238,30 @@ async fn a_gateway_starts_without_nats_and_what_strangers_say_there_changes_noth
     // It says no more.
     has_all(&gateway).await;
     gateway.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nats_over_tls_is_believed_by_its_authority_alone() {
+    let Some(program) = program("nats_over_tls_is_believed_by_its_authority_alone") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (own, other) = (certificate(&folder, "own"), certificate(&folder, "other"));
+    let (cert, key) = (own.cert.to_str().unwrap(), own.key.to_str().unwrap());
+    let nats = NatsServer::start(&program, &["--tls", "--tlscert", cert, "--tlskey", key]);
+    let engine = fake(Dialect::Sglang).await;
+    let start = async |trusted: &Certificate| {
+        let url = format!("tls://127.0.0.1:{}", nats.port);
+        let plan = Plan::with([engine.url()]).arg("--nats").arg(url).set("cluster.lease_ms", 3_000);
+        let gateway = plan.set("cluster.ca_file", trusted.cert.display()).start().await;
+        ask(&gateway, 1, 1).await;
+        gateway
+    };
+    let (good, bad) = (start(&own).await, start(&other).await);
+    has_all(&good).await;
+    let cluster = traffic(&bad).await["cluster"].clone();
+    assert_eq!(cluster["state"], "unknown", "{cluster}");
+    assert!(cluster["trouble"].is_string(), "{cluster}");
+    good.finish().await;
+    bad.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

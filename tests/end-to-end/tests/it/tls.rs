@@ -8,12 +8,12 @@ use rustls_pki_types::{CertificateDer, ServerName};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-struct Certificate {
-    cert: PathBuf,
-    key: PathBuf,
+pub(crate) struct Certificate {
+    pub cert: PathBuf,
+    pub key: PathBuf,
 }
 
-fn certificate(folder: &tempfile::TempDir, name: &str) -> Certificate {
+pub(crate) fn certificate(folder: &tempfile::TempDir, name: &str) -> Certificate {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
     let (cert, key) = (folder.path().join(format!("{name}.pem")), folder.path().join(format!("{name}.key")));
     std::fs::write(&cert, made.cert.pem()).unwrap();
