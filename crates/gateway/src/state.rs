@@ -327,6 +327,7 @@ pub fn scheduler_config(settings: &Settings) -> SchedulerConfig {
         seed: settings.policy.seed,
         tie_fraction: settings.policy.tie_fraction,
         others_weight: settings.policy.others_weight,
+        pressure_weight: settings.policy.pressure_weight,
         assumed_prefill_tokens_per_s: settings.policy.assumed_prefill_tokens_per_s,
         assumed_kv_load_tokens_per_s: settings.policy.assumed_kv_load_tokens_per_s,
         record_candidates: settings.decisions.candidates,

@@ -48,6 +48,9 @@ pub struct SchedulerConfig {
     pub tie_fraction: f64,
     /// What a second of delay put on another request counts, against one of the request's own. 0 is selfish.
     pub others_weight: f64,
+    /// How much more a prefill counts for each prompt of its size that is in front of it, where as much is in front of ranks in the mean; at most
+    /// [`crate::place::price::MOST_PRESSURE`] times more in all.
+    pub pressure_weight: f64,
     /// Prefill rate of an instance when neither it nor a peer has been observed, in tokens per second.
     pub assumed_prefill_tokens_per_s: f64,
     /// How fast cached KV is loaded from host memory, in tokens per second.
@@ -66,6 +69,7 @@ impl Default for SchedulerConfig {
             seed: 0,
             tie_fraction: 0.05,
             others_weight: 0.05,
+            pressure_weight: 2.0,
             assumed_prefill_tokens_per_s: 8_000.0,
             assumed_kv_load_tokens_per_s: 100_000.0,
             record_candidates: 8,

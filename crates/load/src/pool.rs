@@ -3,12 +3,13 @@
 
 use crate::instance::Instance;
 use crate::prefill_rate::median;
+use crate::reconcile::TrustClock;
 use crate::roster::{Roster, Row};
 use plimsoll_core::Nanos;
 use std::collections::BTreeMap;
 
-/// How long the peers' rate is kept before it is computed again.
-const PEER_RATE_FRESH: Nanos = Nanos::from_millis(100);
+/// How long the means of a pool are kept before they are computed again.
+const MEAN_FRESH: Nanos = Nanos::from_millis(100);
 
 /// Instances of one model.
 #[derive(Clone, Debug, Default)]
@@ -18,8 +19,19 @@ pub(crate) struct Pool {
     pub members: Vec<usize>,
     /// Their serving ranks, in the same order.
     pub rows: Vec<Row>,
-    /// Median observed prefill rate of the members, and when it was computed.
-    peer_rate: Option<(Nanos, Option<f64>)>,
+    /// Computed last, and when.
+    mean: Option<(Nanos, Mean)>,
+}
+
+/// What its members are like, taken together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Mean {
+    /// Prefill rate to expect of a member that was never observed: the median of those that were, in tokens per second. Where no member
+    /// ever said what was cached, the median of what they were charged for: the same for all, so that nobody looks fast for
+    /// what it holds. `None` while nobody was observed at all.
+    pub tokens_per_s: Option<f64>,
+    /// Uncached prompt tokens in front of a rank, ours and what is believed of others'.
+    pub front_tokens: f64,
 }
 
 impl Pool {
@@ -33,15 +45,19 @@ impl Pool {
         self.members.iter().flat_map(|&slot| roster.rows(slot)).copied()
     }
 
-    /// Prefill rate to expect of a member that was never observed: the median of those that were, in tokens per
-    /// second, at most [`PEER_RATE_FRESH`] old. Where no member ever said what was cached, the median of what they were charged for: the same
-    /// for all, so that nobody looks fast for what it holds. `None` while nobody was observed at all.
-    pub(crate) fn peer_rate(&mut self, roster: &Roster, now: Nanos) -> Option<f64> {
-        if let Some((at, rate)) = self.peer_rate
-            && now.since(at) < PEER_RATE_FRESH
+    /// At most [`MEAN_FRESH`] old.
+    pub(crate) fn mean(&mut self, roster: &Roster, clock: &TrustClock, now: Nanos) -> Mean {
+        if let Some((at, mean)) = self.mean
+            && now.since(at) < MEAN_FRESH
         {
-            return rate;
+            return mean;
         }
+        let mean = Mean { tokens_per_s: self.peer_rate(roster), front_tokens: self.front_tokens(roster, clock) };
+        self.mean = Some((now, mean));
+        mean
+    }
+
+    fn peer_rate(&self, roster: &Roster) -> Option<f64> {
         let rates = |of: fn(&Instance) -> Option<f64>| -> Vec<f64> {
             self.instances(roster).filter_map(|(_, instance)| of(instance)).collect()
         };
@@ -49,9 +65,15 @@ impl Pool {
         if known.is_empty() {
             known = rates(Instance::charged_tokens_per_s);
         }
-        let rate = (!known.is_empty()).then(|| median(&mut known));
-        self.peer_rate = Some((now, rate));
-        rate
+        (!known.is_empty()).then(|| median(&mut known))
+    }
+
+    fn front_tokens(&self, roster: &Roster, clock: &TrustClock) -> f64 {
+        let front = |row: &Row| {
+            let rank = roster.glance(*row);
+            rank.uncached_prefill_tokens + rank.foreign.at(clock).prefill_tokens
+        };
+        self.rows.iter().map(front).sum::<f64>() / self.rows.len().max(1) as f64
     }
 }
 

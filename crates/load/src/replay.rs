@@ -25,26 +25,32 @@ pub struct Asked {
     pub load_tokens_per_s: f64,
     /// 0 for a rule that minds only the request itself.
     pub others_weight: f64,
+    /// Likewise; 0 in records of before there was one.
+    #[serde(default)]
+    pub pressure_weight: f64,
+    /// Mean of uncached tokens in front of a rank of the pool.
+    #[serde(default)]
+    pub front_tokens: f64,
 }
 
 impl Asked {
-    pub(crate) fn of(ask: &Ask<'_>, config: &SchedulerConfig) -> Asked {
+    pub(crate) fn of(ask: &Ask<'_>, config: &SchedulerConfig, front_tokens: f64) -> Asked {
         let charge = ask.charge.bounded();
         let prompt = charge.uncached_prefill_tokens;
+        let selfish = config.policy == PolicyKind::LeastWait;
         Asked {
             prompt_tokens: real(prompt),
             growth_tokens: real(charge.reserved_kv_tokens.saturating_sub(prompt)),
             sequences: real(charge.sequences),
             load_tokens_per_s: config.assumed_kv_load_tokens_per_s,
-            others_weight: match config.policy {
-                PolicyKind::LeastWait => 0.0,
-                _ => config.others_weight,
-            },
+            others_weight: if selfish { 0.0 } else { config.others_weight },
+            pressure_weight: if selfish { 0.0 } else { config.pressure_weight },
+            front_tokens,
         }
     }
 
     pub(crate) fn prices(&self) -> Prices {
-        Prices::new(self.prompt_tokens, self.growth_tokens, self.sequences, self.load_tokens_per_s, self.others_weight)
+        Prices::of(self)
     }
 }
 
@@ -63,14 +69,14 @@ pub struct Basis {
 }
 
 impl Basis {
-    pub(crate) fn new(config: &SchedulerConfig, ask: &Ask<'_>, state: State, offered: usize) -> Basis {
+    pub(crate) fn new(config: &SchedulerConfig, asked: Asked, state: State, offered: usize) -> Basis {
         Basis {
             policy: config.policy,
             seed: config.seed,
             state,
             tie_fraction: config.tie_fraction,
             offered: offered as u32,
-            asked: Asked::of(ask, config),
+            asked,
         }
     }
 }

@@ -200,6 +200,9 @@ pub struct Policy {
     /// What a second of delay that a request puts on others in flight counts against one of its own. 0 is selfish, as
     /// `least_wait` always is.
     pub others_weight: f64,
+    /// How much more a prefill counts for each prompt of its size that is in front of it, where as much is in front of the engines in the mean; at
+    /// most 2 times more. So sessions stay with their KV while work waits everywhere. 0 is selfish, as `least_wait` always is.
+    pub pressure_weight: f64,
     /// Prefill rate assumed for an engine that has not been observed, in tokens per second.
     pub assumed_prefill_tokens_per_s: f64,
     /// Rate assumed at which an engine loads cached KV from host memory, in tokens per second.
@@ -217,6 +220,7 @@ impl Default for Policy {
             seed: 0,
             tie_fraction: 0.05,
             others_weight: 0.05,
+            pressure_weight: 2.0,
             assumed_prefill_tokens_per_s: 8_000.0,
             assumed_kv_load_tokens_per_s: 100_000.0,
             assumed_bytes_per_token: 4.0,

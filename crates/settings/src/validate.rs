@@ -77,6 +77,7 @@ fn numbers(settings: &Settings, found: &mut Vec<Problem>) {
 
     check.fraction("policy.tie_fraction", s.policy.tie_fraction);
     check.at_least_zero("policy.others_weight", s.policy.others_weight);
+    check.at_least_zero("policy.pressure_weight", s.policy.pressure_weight);
     check.positive("policy.assumed_prefill_tokens_per_s", s.policy.assumed_prefill_tokens_per_s);
     check.positive("policy.assumed_kv_load_tokens_per_s", s.policy.assumed_kv_load_tokens_per_s);
     check.positive("policy.assumed_bytes_per_token", s.policy.assumed_bytes_per_token);

@@ -5,7 +5,8 @@
 //!   queue    = uncached tokens in front / prefill rate
 //!   KV load  = tokens of the hit that lie in host memory / load rate
 //!   prefill  = own uncached tokens / prefill rate
-//! score    = expected wait + weight * requests * (prefill + shared steps * STEP_SHARE_S)
+//! score    = expected wait + weight * requests * (prefill + shared steps * STEP_SHARE_S) + pressure * prefill
+//!   pressure = pressure weight * lesser of the tokens in front of it and in front of a rank in the mean / prompt tokens, at most MOST_PRESSURE
 //! ```
 //!
 //! Seconds, so that affinity is what it saves and nothing else: a hit on a drowning engine loses to a miss on an idle one
@@ -17,6 +18,16 @@
 //! front are prefilled first and their requests decode by the time this one's prefill runs, so all requests of the
 //! rank are delayed by it. An idle engine delays nobody: the term makes a miss more expensive where many run, never
 //! a hit there cheaper.
+//!
+//! The third term is for those who come next. While there is time to spare, computing again what a busy engine holds costs nobody
+//! anything. Once work waits everywhere it does: what is computed twice takes the time of the next, which then leaves its own
+//! holder for the same reason, and its second copy pushes out what another would have found. A fleet can stay in that state by
+//! itself: simulated, sessions that ask for 0.17 of what 16 engines can do kept them busy for a minute after a crowd had gone, a third
+//! of their turns computed from nothing, first tokens 10 to 15 s late at the 90th percentile; with this term 1.6 s. How many
+//! wait is taken for how many will: where work is in front of the candidate and, in the mean, of all. One that is idle stays as cheap as it is, or a
+//! new engine would get nothing while the others hold what everybody begins with.
+
+use crate::replay::Asked;
 
 /// Delay that one request in flight puts on a newcomer's first token, in seconds.
 ///
@@ -33,30 +44,33 @@ pub const STEP_SHARE_S: f64 = 0.000_34;
 /// for far more output than they get, so the maximum of a request says little beyond this.
 pub const MOST_SHARED_STEPS: f64 = 256.0;
 
+/// A prefill that could have been a hit counts so many times more, at most.
+pub const MOST_PRESSURE: f64 = 2.0;
+
 /// What is the same for all candidates of one choice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prices {
     pub prompt_tokens: f64,
     pub load_s_per_token: f64,
     pub others_weight: f64,
+    /// Mean of uncached tokens in front of a rank of the pool.
+    pub front_tokens: f64,
+    /// What a second of prefill counts beside itself, for each token in front.
+    pub pressure_per_token: f64,
     /// What the request's sequences add to one other's decode time until that one ends.
     pub shared_decode_s: f64,
 }
 
 impl Prices {
-    /// `growth_tokens` of output for each of `sequences`.
-    pub(crate) fn new(
-        prompt_tokens: f64,
-        growth_tokens: f64,
-        sequences: f64,
-        load_tokens_per_s: f64,
-        others_weight: f64,
-    ) -> Self {
+    pub(crate) fn of(asked: &Asked) -> Self {
+        let Asked { prompt_tokens, growth_tokens, sequences, load_tokens_per_s, .. } = *asked;
         let steps = (growth_tokens / sequences).clamp(0.0, MOST_SHARED_STEPS);
         Prices {
             prompt_tokens,
             load_s_per_token: 1.0 / load_tokens_per_s.max(1.0),
-            others_weight: others_weight.max(0.0),
+            others_weight: asked.others_weight.max(0.0),
+            front_tokens: asked.front_tokens,
+            pressure_per_token: asked.pressure_weight.max(0.0) / prompt_tokens.max(1.0),
             shared_decode_s: steps * sequences * STEP_SHARE_S,
         }
     }
@@ -69,7 +83,10 @@ impl Prices {
         let kv_load = load.host_tokens * self.load_s_per_token;
         let expected_wait_s = queue + kv_load + prefill + load.requests * DECODE_SHARE_S;
         let others = load.requests * (prefill + self.shared_decode_s);
-        Seconds { expected_wait_s, score_s: expected_wait_s + self.others_weight * others }
+        let front_tokens = self.front_tokens.min(load.uncached_prefill_tokens);
+        let pressure = (self.pressure_per_token * front_tokens).min(MOST_PRESSURE);
+        let score_s = expected_wait_s + self.others_weight * others + pressure * prefill;
+        Seconds { expected_wait_s, score_s }
     }
 }
 

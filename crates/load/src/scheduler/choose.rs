@@ -36,9 +36,10 @@ impl Scheduler {
         }
         self.release_due(now);
         let pool = resolve::pool(&self.pools, &self.roster, ask)?;
-        let peer_rate = self.pools.at_mut(pool).peer_rate(&self.roster, now);
+        let clock = self.trust_clock(now);
+        let mean = self.pools.at_mut(pool).mean(&self.roster, &clock, now);
         let pool = self.pools.at(pool);
-        let price = Price::new(ask, &self.config, now, peer_rate);
+        let price = Price::new(ask, &self.config, now, &mean);
         let walk = Walk { roster: &self.roster, pool, ask, config: &self.config, price: &price };
         let gathered = walk.gather(&mut self.scratch);
         if self.scratch.is_empty() {
@@ -58,7 +59,7 @@ impl Scheduler {
         let best = record::best(all, gathered.best_tier, choice.index, recorded);
         let scored = |&index: &usize| self.terms(&all[index], &price, ask).scored(all[index].target, index);
         let candidates = best.iter().map(scored).collect();
-        let basis = state.map(|state| Basis::new(&self.config, ask, state, offered));
+        let basis = state.map(|state| Basis::new(&self.config, price.asked, state, offered));
         let terms = self.terms(&candidate, &price, ask);
         let (half_open, prefill_until) = self.charge(now, ask, &candidate, &terms)?;
         Ok(Placed {

@@ -29,8 +29,9 @@ impl Scheduler {
         into.clear();
         self.release_due(now);
         let Some(pool) = self.pools.find(model) else { return };
-        let peers = self.pools.at_mut(pool).peer_rate(&self.roster, now).map(|rate| 1.0 / rate.max(1.0));
         let clock = self.trust_clock(now);
+        let mean = self.pools.at_mut(pool).mean(&self.roster, &clock, now);
+        let peers = mean.tokens_per_s.map(|rate| 1.0 / rate.max(1.0));
         let serves = |one: &Instance| one.in_service() && one.role_obstacle(LegRole::Unified).is_none();
         let open = |one: &Instance| one.health.open(&self.config.health);
         let serving = || self.pools.at(pool).instances(&self.roster).map(|(_, one)| one).filter(|one| serves(one));

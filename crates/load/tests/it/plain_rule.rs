@@ -7,7 +7,7 @@
 use crate::fleet::{MODEL, T0, spec};
 use plimsoll_core::{EngineKind, InstanceId, LegRole, LoadReport, Nanos, Rank, RequestId, Target};
 use plimsoll_load::place::TIE_FLOOR_S;
-use plimsoll_load::place::price::{DECODE_SHARE_S, MOST_SHARED_STEPS, STEP_SHARE_S};
+use plimsoll_load::place::price::{DECODE_SHARE_S, MOST_PRESSURE, MOST_SHARED_STEPS, STEP_SHARE_S};
 use plimsoll_load::{
     Ask, AttemptEnd, Charge, HealthState, HeldTokens, InstanceSpec, InstanceView, PlaceError, Placed, RankLoad, Reason,
     RouteSet, Scheduler, SchedulerConfig, Ticket,
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 
 const KINDS: [EngineKind; 3] = [EngineKind::Sglang, EngineKind::Vllm, EngineKind::Openai];
 const SAME_RATE_FACTOR: f64 = 1.5;
-const PEER_RATE_FRESH: Nanos = Nanos::from_millis(100);
+const MEAN_FRESH: Nanos = Nanos::from_millis(100);
 
 /// A rank that may be chosen, as the plain rule sees it.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +36,8 @@ struct Rule {
     draws: ChaCha8Rng,
     /// In the order they joined.
     specs: Vec<(InstanceId, InstanceSpec)>,
-    peer_rate: Option<(Nanos, Option<f64>)>,
+    /// Median prefill rate and mean tokens in front of a rank, and when they were taken.
+    mean: Option<(Nanos, (Option<f64>, f64))>,
     /// Of each that is out: requests in flight that were sent there since.
     out: BTreeMap<InstanceId, Vec<Ticket>>,
 }
@@ -44,7 +45,8 @@ struct Rule {
 impl Rule {
     /// Who is chosen and why, with all candidates in the order of the fleet.
     fn choose(&mut self, now: Nanos, views: &[InstanceView], ask: &Ask<'_>) -> Option<(Target, Reason, Vec<Plain>)> {
-        let peers = self.peer_rate(now, views).unwrap_or(self.config.assumed_prefill_tokens_per_s);
+        let (rate, front) = self.mean(now, views);
+        let peers = rate.unwrap_or(self.config.assumed_prefill_tokens_per_s);
         let meant = |health: fn(HealthState) -> bool| {
             let fits = |(id, spec): &&(InstanceId, InstanceSpec)| {
                 let view = of(views, *id);
@@ -59,7 +61,7 @@ impl Rule {
             left.flat_map(|(id, spec)| {
                 let view = of(views, *id);
                 let ranks = view.ranks.iter().take(usize::from(spec.ranks.max(1)));
-                ranks.map(|rank| self.plain(spec, view, rank, ask, peers)).collect::<Vec<_>>()
+                ranks.map(|rank| self.plain(spec, view, rank, ask, (peers, front))).collect::<Vec<_>>()
             })
             .collect()
         };
@@ -99,7 +101,15 @@ impl Rule {
         }
     }
 
-    fn plain(&self, spec: &InstanceSpec, view: &InstanceView, rank: &RankLoad, ask: &Ask<'_>, peers: f64) -> Plain {
+    fn plain(
+        &self,
+        spec: &InstanceSpec,
+        view: &InstanceView,
+        rank: &RankLoad,
+        ask: &Ask<'_>,
+        mean: (f64, f64),
+    ) -> Plain {
+        let (peers, front) = mean;
         let target = Target { instance: view.id, rank: rank.rank };
         let prompt = ask.charge.uncached_prefill_tokens;
         let held =
@@ -126,21 +136,30 @@ impl Rule {
         let kv = rank.reserved_kv_tokens as f64 + rank.foreign_kv_tokens.unwrap_or(0.0);
         let full = rank.capacity_kv_tokens.is_some_and(|capacity| kv + wanted > capacity as f64);
         let tier = u8::from(view.refusing) * 2 + u8::from(full);
-        Plain { target, score_s: wait_s + self.config.others_weight * others, wait_s, tier }
+        let per_token = self.config.pressure_weight / (prompt.max(1) as f64);
+        let pressure = (per_token * front.min(in_front)).min(MOST_PRESSURE);
+        let score_s = wait_s + self.config.others_weight * others + pressure * prefill;
+        Plain { target, score_s, wait_s, tier }
     }
 
-    /// The upper median of what was observed, kept for a while.
-    fn peer_rate(&mut self, now: Nanos, views: &[InstanceView]) -> Option<f64> {
-        if let Some((at, rate)) = self.peer_rate
-            && now.since(at) < PEER_RATE_FRESH
+    /// The upper median of the rates observed, and the mean of what is in front of those that serve, kept for a while.
+    fn mean(&mut self, now: Nanos, views: &[InstanceView]) -> (Option<f64>, f64) {
+        if let Some((at, mean)) = self.mean
+            && now.since(at) < MEAN_FRESH
         {
-            return rate;
+            return mean;
         }
         let mut known: Vec<f64> = views.iter().filter_map(|view| view.prefill_tokens_per_s).collect();
         known.sort_by(f64::total_cmp);
         let rate = known.get(known.len() / 2).copied();
-        self.peer_rate = Some((now, rate));
-        rate
+        let ranks = self.specs.iter().flat_map(|(id, spec)| {
+            let ranks = of(views, *id).ranks.iter().take(usize::from(spec.ranks.max(1)));
+            ranks.map(|rank| rank.uncached_prefill_tokens as f64 + rank.foreign_prefill_tokens.unwrap_or(0.0))
+        });
+        let fronts: Vec<f64> = ranks.collect();
+        let mean = (rate, fronts.iter().sum::<f64>() / fronts.len().max(1) as f64);
+        self.mean = Some((now, mean));
+        mean
     }
 }
 
@@ -184,7 +203,7 @@ fn run(seed: u64, engines: u32, steps: usize) {
     let config = SchedulerConfig { seed, tie_fraction: 0.02, record_candidates: 6, ..SchedulerConfig::default() };
     let mut scheduler = Scheduler::new(config);
     let draws = ChaCha8Rng::seed_from_u64(seed);
-    let mut rule = Rule { config, draws, specs: Vec::new(), peer_rate: None, out: BTreeMap::new() };
+    let mut rule = Rule { config, draws, specs: Vec::new(), mean: None, out: BTreeMap::new() };
     let mut ids: Vec<InstanceId> = (0..engines).map(InstanceId).collect();
     if random.random_bool(0.5) {
         // Hits are then met out of order.

@@ -40,7 +40,9 @@ fn the_record_shows_every_term() {
     let wait = 4_000.0 * S_PER_TOKEN + 3_000.0 / 100_000.0 + prefill + 10.0 * DECODE_SHARE_S;
     assert!(near(first.expected_wait_s, wait), "{first:?}");
     // A hundred tokens of output, fewer than the most steps that are counted as shared.
-    assert!(near(first.score_s, wait + 0.05 * 10.0 * (prefill + 100.0 * STEP_SHARE_S)), "{first:?}");
+    // 4,000 in front of it, 2,000 in the mean: a quarter of the prompt, twice.
+    let pressure = 2.0 * 2_000.0 / 8_000.0 * prefill;
+    assert!(near(first.score_s, wait + 0.05 * 10.0 * (prefill + 100.0 * STEP_SHARE_S) + pressure), "{first:?}");
     assert_eq!((first.hit_tokens, first.host_tokens), (5_000, 3_000));
     assert!(near(second.expected_wait_s, 1.0) && near(second.score_s, 1.0), "idle, nothing held: {second:?}");
 }
@@ -92,6 +94,24 @@ fn a_long_prefill_stays_away_from_those_that_decode() {
     let selfish = SchedulerConfig { policy: PolicyKind::LeastWait, ..config };
     assert_eq!(place(selfish), (target(0), Reason::LeastWait), "its own wait is shorter there");
     assert_eq!(place(SchedulerConfig { others_weight: 0.0, ..config }).0, target(0), "a weight of zero is selfish");
+}
+
+/// The holder of a session has more in front than computing again would take; the other has a little, or nothing.
+#[test]
+fn where_work_waits_everywhere_a_session_stays_with_its_kv() {
+    let goes = |front: u64, config: SchedulerConfig| {
+        let mut fleet = Fleet::with(config, 3);
+        fleet.charge = Charge { uncached_prefill_tokens: 8_000, reserved_kv_tokens: 8_100, sequences: 1 };
+        busy(&mut fleet, 0, 1, 10_000);
+        busy(&mut fleet, 1, 1, front);
+        busy(&mut fleet, 2, 1, 10_000);
+        fleet.hits = vec![(target(0), HeldTokens::on_device(7_900))];
+        fleet.place().target
+    };
+    let config = SchedulerConfig::default();
+    assert_eq!(goes(1_500, SchedulerConfig { pressure_weight: 0.0, ..config }), target(1), "its own time alone");
+    assert_eq!(goes(1_500, config), target(0));
+    assert_eq!(goes(0, config), target(1), "an idle engine is used");
 }
 
 #[test]

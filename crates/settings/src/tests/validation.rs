@@ -26,6 +26,7 @@ fn each_rule_refuses_what_breaks_it() {
         ("policy.tie_fraction = nan", "`policy.tie_fraction` must be a fraction"),
         ("policy.others_weight = -0.1", "`policy.others_weight` must be a number of at least zero"),
         ("policy.others_weight = inf", "`policy.others_weight` must be a number of at least zero"),
+        ("policy.pressure_weight = -1", "`policy.pressure_weight` must be a number of at least zero"),
         (
             "policy.assumed_kv_load_tokens_per_s = 0",
             "`policy.assumed_kv_load_tokens_per_s` must be a number above zero",

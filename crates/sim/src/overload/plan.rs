@@ -13,8 +13,8 @@ const USUAL: f64 = 0.75;
 /// Share of requests that are cold and long in the usual mix, and how long those are.
 const LONG_SHARE: f64 = 0.03;
 const LONG_TOKENS: Range<u64> = 17_000 / SCALE..32_000 / SCALE;
-/// Scenario B: sessions that take turns, context of a session, and what a turn adds.
-const SESSIONS: usize = 40;
+/// Scenario B: sessions that take turns, for each engine as many as nearly fill its memory; context of a session, and what a turn adds.
+const SESSIONS_PER_ENGINE: usize = 10;
 const CONTEXT_TOKENS: Range<u64> = 12_800 / SCALE..40_000 / SCALE;
 const TURN_TOKENS: u64 = 1_200 / SCALE;
 /// Share of requests that come from new users when the hit rate has fallen.
@@ -85,9 +85,9 @@ pub fn promised() -> impl Iterator<Item = (u64, f64)> {
 }
 
 impl Plan {
-    /// `capacity`: tokens per second that the engines can do; loads are multiples of it.
+    /// `capacity`: tokens per second that these `engines` can do together; loads are multiples of it.
     #[must_use]
-    pub fn new(scenario: Scenario, shape: &Shape, capacity: f64, seconds: u64, seed: u64) -> Plan {
+    pub fn new(scenario: Scenario, shape: &Shape, engines: u16, capacity: f64, seconds: u64, seed: u64) -> Plan {
         let seconds = seconds as f64;
         let crowd = seconds / 4.0..seconds * 3.0 / 4.0;
         let mut draw = Draw { shape, random: ChaCha8Rng::seed_from_u64(seed), next_session: 0, asks: Vec::new() };
@@ -108,7 +108,7 @@ impl Plan {
                 // Too much is twice the usual: what comes before is little work.
                 let mean = (1.0 - NEW_USERS) * turn as f64 + NEW_USERS * cold;
                 let rate = 2.0 * USUAL * capacity / mean;
-                let mut sessions = Sessions::new(&mut draw);
+                let mut sessions = Sessions::new(&mut draw, SESSIONS_PER_ENGINE * usize::from(engines.max(1)));
                 for part in parts {
                     draw.stream(part, rate, |draw, at| {
                         let new = crowd.contains(&at) && draw.random.random_bool(NEW_USERS);
@@ -217,9 +217,9 @@ impl Draw<'_> {
 struct Sessions(Vec<(u64, u64)>);
 
 impl Sessions {
-    fn new(draw: &mut Draw<'_>) -> Self {
+    fn new(draw: &mut Draw<'_>, count: usize) -> Self {
         let context = |draw: &mut Draw<'_>| (draw.session(), draw.random.random_range(CONTEXT_TOKENS));
-        Sessions((0..SESSIONS).map(|_| context(draw)).collect())
+        Sessions((0..count).map(|_| context(draw)).collect())
     }
 
     fn turn(&mut self, draw: &mut Draw<'_>, at: f64) -> Ask {
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     fn plan(scenario: Scenario) -> Plan {
-        Plan::new(scenario, &Shape::fitted(), 6_000.0, 400, 7)
+        Plan::new(scenario, &Shape::fitted(), 4, 6_000.0, 400, 7)
     }
 
     fn load(plan: &Plan, within: Range<f64>) -> f64 {
@@ -266,7 +266,7 @@ mod tests {
     fn a_rhythm_moves_no_load_out_of_the_crowd() {
         let mut shape = Shape::fitted();
         shape.set_rhythm((0..40).map(|beat| if (10..30).contains(&beat) { 0.5 } else { 1.5 }).collect());
-        let plan = Plan::new(Scenario::A, &shape, 6_000.0, 400, 7);
+        let plan = Plan::new(Scenario::A, &shape, 4, 6_000.0, 400, 7);
         assert!((plan.crowd_load() / 1.5 - 1.0).abs() < 0.15, "{}", plan.crowd_load());
         assert!((load(&plan, 0.0..100.0) / 0.75 - 1.0).abs() < 0.15);
     }

@@ -7,6 +7,7 @@ use crate::ask::{Ask, HeldTokens};
 use crate::config::SchedulerConfig;
 use crate::glance::{Glance, real};
 use crate::place::price::{Prices, RankLoad, Seconds};
+use crate::pool::Mean;
 use crate::reconcile::TrustClock;
 use crate::replay::Asked;
 use crate::verdict::Scored;
@@ -16,6 +17,7 @@ use plimsoll_core::{Nanos, Target};
 pub(super) struct Price {
     pub now: Nanos,
     clock: TrustClock,
+    pub asked: Asked,
     prices: Prices,
     kv_tokens: f64,
     sequences: f64,
@@ -53,15 +55,16 @@ impl Terms {
 }
 
 impl Price {
-    /// `peer_rate` in tokens per second, where one is known.
-    pub(super) fn new(ask: &Ask<'_>, config: &SchedulerConfig, now: Nanos, peer_rate: Option<f64>) -> Self {
+    pub(super) fn new(ask: &Ask<'_>, config: &SchedulerConfig, now: Nanos, pool: &Mean) -> Self {
         let charge = ask.charge.bounded();
-        let peer_rate = peer_rate.unwrap_or(config.assumed_prefill_tokens_per_s);
+        let peer_rate = pool.tokens_per_s.unwrap_or(config.assumed_prefill_tokens_per_s);
+        let asked = Asked::of(ask, config, pool.front_tokens);
         let sequences = real(charge.sequences);
         Price {
             now,
             clock: TrustClock::new(now, config.report_stale),
-            prices: Asked::of(ask, config).prices(),
+            prices: asked.prices(),
+            asked,
             kv_tokens: real(charge.reserved_kv_tokens),
             sequences,
             peer_s_per_token: 1.0 / peer_rate.max(1.0),

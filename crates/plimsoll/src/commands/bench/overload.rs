@@ -109,7 +109,7 @@ pub fn run(args: &OverloadArgs) -> Result<(), Failure> {
         None => Shape::fitted(),
     };
     let capacity = overload::capacity_tokens_per_s(args.engines).map_err(Failure::failed)?;
-    let plan = Plan::new(args.scenario.into(), &shape, capacity, args.seconds, args.seed);
+    let plan = Plan::new(args.scenario.into(), &shape, args.engines, capacity, args.seconds, args.seed);
     if args.simulated {
         return simulated(args, &plan, &shape);
     }

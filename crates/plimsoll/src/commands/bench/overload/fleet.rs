@@ -219,7 +219,7 @@ mod tests {
             seed: 1,
         };
         let capacity = overload::capacity_tokens_per_s(args.engines).unwrap();
-        let plan = Plan::new(args.scenario.into(), &Shape::fitted(), capacity, args.seconds, args.seed);
+        let plan = Plan::new(args.scenario.into(), &Shape::fitted(), args.engines, capacity, args.seconds, args.seed);
         let text = settings(&args, &plan, &["http://127.0.0.1:1"; 4]);
         let real: Settings = toml::from_str(&text).unwrap();
         let played = Simulation::new(&plan, args.engines, Played::Plimsoll);
