@@ -4,12 +4,13 @@
     python3 bench/overload.py --plimsoll BIN --trace azure2023_code.csv --seconds 120 --real
 
 Simulated unless `--real`; a real run takes as long as it says, and wants a machine that does nothing else. `uniform` is set to the tokens per second that
-`plimsoll` admitted in the same scenario with the same seed, so `plimsoll` is always run first. What a run wrote is kept under `--out`, and is
-not run again if it is there: a table that was interrupted goes on where it was.
+`plimsoll` admitted in the same scenario with the same seed, so `plimsoll` is always run first. What a run wrote is kept under `--out`, and the
+same run of the same executable is not run again: a table that was interrupted goes on where it was.
 """
 
 import argparse
 import datetime
+import hashlib
 import json
 import os
 import pathlib
@@ -27,17 +28,24 @@ LONGEST_EXTRA_S = 180
 def run(args, scenario, control, seed, tokens_per_s):
     """The report of one run."""
     kind = "real" if args.real else "simulated"
-    path = args.out / f"{kind}-{scenario}-{control}-{args.seconds}-{seed}.json"
+    command = [args.plimsoll, "bench", "overload", "--scenario", scenario, "--control", control]
+    command += ["--seconds", str(args.seconds), "--seed", str(seed)]
+    command += ["--trace", args.trace] if args.trace else []
+    command += [] if args.real else ["--simulated"]
+    command += ["--uniform-tokens-per-s", str(tokens_per_s)] if control == "uniform" else []
+    built = os.stat(args.plimsoll)
+    what = hashlib.sha256(repr((command, built.st_size, built.st_mtime_ns)).encode()).hexdigest()[:12]
+    path = args.out / f"{kind}-{scenario}-{control}-{args.seconds}-{seed}-{what}.json"
     if not path.exists():
-        command = [args.plimsoll, "bench", "overload", "--scenario", scenario, "--control", control]
-        command += ["--seconds", str(args.seconds), "--seed", str(seed), "--json", str(path)]
-        command += ["--trace", args.trace] if args.trace else []
-        command += [] if args.real else ["--simulated"]
-        command += ["--uniform-tokens-per-s", str(tokens_per_s)] if control == "uniform" else []
         print(f"{kind} {scenario} {control} seed {seed}", file=sys.stderr, flush=True)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=args.seconds + LONGEST_EXTRA_S)
+        beside = path.with_suffix(".part")
+        try:
+            done = subprocess.run([*command, "--json", str(beside)], capture_output=True, text=True, timeout=args.seconds + LONGEST_EXTRA_S)
+        except subprocess.TimeoutExpired:
+            sys.exit(f"{' '.join(command)}\nhad not ended after {args.seconds + LONGEST_EXTRA_S} s")
         if done.returncode != 0:
             sys.exit(f"{' '.join(command)}\nended with {done.returncode}: {done.stderr[-2000:]}")
+        beside.rename(path)
     return json.loads(path.read_text())
 
 

@@ -88,11 +88,19 @@ pub struct Previous {
 impl Turn {
     pub const FIRST: Turn = Turn { number: 1, hit_rounds: 0, previous: None };
 
-    /// Tokens of a prompt of so many that were the prompt of the turn before; all of them where it is sent again as it was.
+    /// Tokens of a prompt of so many that an engine had when the turn before was answered: its prompt and, where this one goes on with
+    /// all of it, its answer. All of them where it is sent again as it was.
+    ///
+    /// `units`: what the prompt has in the measure in which [`Previous::prompt_tokens`] was counted: a prompt that is compared by its text has
+    /// pieces, and of tokens only an estimate.
     #[must_use]
-    pub fn known_tokens(&self, prompt_tokens: u64) -> u64 {
+    pub fn known_tokens(&self, prompt_tokens: u64, units: u64) -> u64 {
         match self.previous {
-            Some(previous) => previous.prompt_tokens.min(prompt_tokens),
+            Some(previous) => {
+                let share = u128::from(previous.prompt_tokens) * u128::from(prompt_tokens) / u128::from(units.max(1));
+                let answer = previous.output_tokens.filter(|_| previous.whole).unwrap_or(0);
+                u64::try_from(share).unwrap_or(u64::MAX).saturating_add(answer).min(prompt_tokens)
+            }
             // Rounds, and nothing before it: it is a turn sent again.
             None if self.hit_rounds > 0 => prompt_tokens,
             None => 0,

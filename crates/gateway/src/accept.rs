@@ -28,7 +28,7 @@ use plimsoll_load::{AttemptEnd, Charge};
 use plimsoll_protocol::prompt::TextIds;
 use plimsoll_protocol::request::{Api, MAX_MODEL_BYTES, PromptIds, PromptSize, RequestFacts, prompt_ids, scan};
 use plimsoll_protocol::wishes::Wishes;
-use plimsoll_traffic::class::{Past, classify};
+use plimsoll_traffic::class::classify;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -135,12 +135,9 @@ async fn generation(
         None => (CachePlan::from_text(shared, &facts, &body, prompt_tokens, model.as_deref(), &tenant), None),
     };
     let turn = cache.as_ref().map(|plan| *plan.turn());
-    let best_tokens = cache.as_ref().map(CachePlan::best_tokens);
-    let past = turn.map_or_else(Past::default, |turn| Past {
-        hit_rounds: turn.hit_rounds,
-        known_tokens: turn.known_tokens(prompt_tokens),
-    });
-    let verdict = classify(&class_rules(&settings), prompt_tokens, best_tokens, past);
+    let best_tokens = cache.as_ref().map(|plan| plan.best_tokens(shared, &settings.policy));
+    let past = cache.as_ref().map(CachePlan::past);
+    let verdict = classify(&class_rules(&settings), prompt_tokens, best_tokens, past.unwrap_or_default());
     let verdict = shared.traffic.class(verdict, wishes.class, &tenant);
     let output_tokens = facts.max_output_tokens.unwrap_or(settings.policy.assumed_output_tokens);
     let charge = Charge {
@@ -169,7 +166,7 @@ async fn generation(
         compared_by: cache.as_ref().map(|plan| plan.basis().as_str()),
         turn: turn.map(|turn| turn.number),
         hit_rounds: turn.map(|turn| turn.hit_rounds),
-        known_tokens: turn.map(|turn| turn.known_tokens(prompt_tokens)),
+        known_tokens: past.map(|past| past.known_tokens),
         reserved_kv_tokens: charge.reserved_kv_tokens,
         traffic: None,
         attempts: Vec::new(),

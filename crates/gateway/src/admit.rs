@@ -63,7 +63,7 @@ fn asked(flow: &Flow) -> Asked {
     let now = flow.shared.now();
     let arrived = now - crate::clock::nanos(flow.started.elapsed());
     let left = flow.deadline.saturating_duration_since(tokio::time::Instant::now());
-    let hit_tokens = flow.cache.as_ref().map_or(0, |plan| plan.best_tokens());
+    let hit_tokens = flow.cache.as_ref().map_or(0, |plan| plan.best_tokens(&flow.shared, &flow.settings.policy));
     let prompt_tokens = flow.charge.uncached_prefill_tokens;
     let no_output = flow.route.api == Api::Embeddings;
     let arrival = Arrival {

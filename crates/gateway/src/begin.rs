@@ -95,11 +95,16 @@ pub async fn begin(mut flow: Box<Flow>) -> (Box<Flow>, Result<Begun, ApiError>) 
                     attempt.end(miss.end, why);
                 }
                 flow.progress.tried.push(engine);
+                // Something may have run: nobody is told that nothing has.
+                let told = match last.take() {
+                    Some(before) if miss.end == AttemptEnd::ConnectFailed => before,
+                    _ => miss.failure,
+                };
                 if !may_repeat(&flow, miss.again) {
-                    let error = flow.fail(miss.failure);
+                    let error = flow.fail(told);
                     return (flow, Err(error));
                 }
-                last = Some(miss.failure);
+                last = Some(told);
             }
         }
     }
@@ -318,6 +323,7 @@ async fn head(flow: &mut Flow, attempt: &mut Attempt) -> Result<Exchange, Miss> 
                 if maybe_ran {
                     // The engine may have died of this very request: a next one is not free.
                     miss.again = Again::Budget("broken");
+                    miss.failure.error = ApiError::new(ErrorCode::EngineFailed, error.to_string());
                 }
                 return Err(miss);
             }

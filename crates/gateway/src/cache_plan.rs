@@ -10,6 +10,8 @@ use plimsoll_core::{Class, Nanos, Outcome, RequestId, Target};
 use plimsoll_load::HeldTokens;
 use plimsoll_pools::chunk::Usage;
 use plimsoll_protocol::request::{PromptIds, RequestFacts};
+use plimsoll_settings::Policy;
+use plimsoll_traffic::class::Past;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
@@ -136,10 +138,21 @@ impl CachePlan {
         &self.hits
     }
 
-    /// Tokens of the longest match anywhere.
+    /// Tokens that the best engine which is not out need not compute; those in host memory less what loading them takes.
     #[must_use]
-    pub fn best_tokens(&self) -> u64 {
-        self.hits.iter().map(|(_, held)| held.tokens()).max().unwrap_or(0)
+    pub fn best_tokens(&self, shared: &Shared, policy: &Policy) -> u64 {
+        let is_in = |target: Target| shared.fleet.get(target.instance).is_some_and(|engine| !engine.is_ejected());
+        let worth = |held: &HeldTokens| {
+            held.worth_tokens(policy.assumed_prefill_tokens_per_s, policy.assumed_kv_load_tokens_per_s)
+        };
+        self.hits.iter().filter(|(target, _)| is_in(*target)).map(|(_, held)| worth(held)).max().unwrap_or(0)
+    }
+
+    /// What is known of its session.
+    #[must_use]
+    pub fn past(&self) -> Past {
+        let known_tokens = self.turn.known_tokens(self.prompt_tokens, self.prompt.tokens());
+        Past { hit_rounds: self.turn.hit_rounds, known_tokens }
     }
 
     /// Which turn of its session it is.

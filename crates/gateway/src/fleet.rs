@@ -117,6 +117,12 @@ impl EngineHandle {
         self.health.send_replace(state);
     }
 
+    /// Taken out for its health.
+    #[must_use]
+    pub fn is_ejected(&self) -> bool {
+        *self.health.borrow() == HealthState::Ejected
+    }
+
     pub fn moved(&self, now: Nanos) {
         self.last_progress.store(now.0, Ordering::Relaxed);
     }

@@ -94,6 +94,13 @@ impl HeldTokens {
         self.device_tokens.saturating_add(self.host_tokens)
     }
 
+    /// Tokens of prefill that it saves: what lies in host memory has to be loaded, which takes as long as computing fewer tokens.
+    #[must_use]
+    pub fn worth_tokens(self, prefill_tokens_per_s: f64, kv_load_tokens_per_s: f64) -> u64 {
+        let saved = (1.0 - prefill_tokens_per_s / kv_load_tokens_per_s.max(1.0)).clamp(0.0, 1.0);
+        self.device_tokens.saturating_add((self.host_tokens as f64 * saved) as u64)
+    }
+
     /// Of a prompt of so many tokens.
     #[must_use]
     pub(crate) fn within(self, prompt_tokens: u64) -> Self {

@@ -27,6 +27,8 @@ pub(crate) enum Standing {
     /// In panic: [`Health::takes_last_resort`].
     Out,
     Unproven,
+    /// Whatever its health.
+    Any,
 }
 
 const IN_SERVICE: u16 = 1 << 7;
@@ -45,6 +47,11 @@ impl Gate {
             HealthState::Ejected | HealthState::HalfOpen | HealthState::Healthy => 0,
         };
         Gate(self.0 | open | state)
+    }
+
+    /// Has answered a probe once.
+    pub(crate) const fn has_lived(self) -> bool {
+        self.0 & Standing::Unproven.bit() == 0
     }
 
     #[inline]
@@ -69,6 +76,7 @@ impl Standing {
             Standing::Open => 1 << 8,
             Standing::Out => 1 << 9,
             Standing::Unproven => 1 << 10,
+            Standing::Any => 0,
         }
     }
 }

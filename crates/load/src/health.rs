@@ -12,7 +12,8 @@
 //! - Readmission goes through a bounded number of trial requests.
 //!
 //! - Where all are out (panic), one that has answered no probe since it was ejected takes as many requests at once as there are trials: any
-//!   sign of life lets it in again, and without one everybody would wait for a frozen engine until his time is up.
+//!   sign of life lets it in again, and without one everybody would wait for a frozen engine until his time is up. Unless it has
+//!   answered requests while it answered no probe: then it is the probes that are not to be believed.
 //!
 //! Who is asked in panic is the scheduler's business.
 
@@ -95,6 +96,8 @@ pub(crate) struct Health {
     trials: u32,
     /// Of those in flight, placed since it was ejected; counted while it is.
     last_resorts: u32,
+    /// It answered a request while it was out for its probes, and no probe since.
+    probes_doubted: bool,
     request_failures: u32,
     connect_failures: u32,
     probe_failures: u32,
@@ -108,6 +111,7 @@ impl Health {
             era: 0,
             trials: 0,
             last_resorts: 0,
+            probes_doubted: false,
             request_failures: 0,
             connect_failures: 0,
             probe_failures: 0,
@@ -144,7 +148,7 @@ impl Health {
     pub(crate) fn takes_last_resort(&self, config: &HealthConfig) -> bool {
         match self.state {
             HealthState::HalfOpen => true,
-            HealthState::Ejected => self.last_resorts < config.half_open_requests.max(1),
+            HealthState::Ejected => self.probes_doubted || self.last_resorts < config.half_open_requests.max(1),
             HealthState::Healthy | HealthState::Unproven => false,
         }
     }
@@ -207,6 +211,7 @@ impl Health {
 
     pub(crate) fn probe_ok(&mut self) -> Option<Change> {
         self.progress();
+        self.probes_doubted = false;
         match self.state {
             HealthState::Healthy => None,
             HealthState::Unproven => self.go(HealthState::Healthy, "answered its first probe"),
@@ -236,6 +241,7 @@ impl Health {
         if self.state == HealthState::Healthy || stamp.era != self.era {
             return None;
         }
+        self.probes_doubted = self.state == HealthState::Ejected;
         self.go(HealthState::Healthy, why)
     }
 

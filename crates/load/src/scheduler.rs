@@ -43,6 +43,9 @@ pub struct Scheduler {
     scratch: Vec<Candidate>,
 }
 
+/// A prompt of which this part of what is charged is believed to be cached teaches nothing by itself: a quarter.
+const MOST_GUESSED: u64 = 4;
+
 impl Scheduler {
     #[must_use]
     pub fn new(config: SchedulerConfig) -> Self {
@@ -163,14 +166,16 @@ impl Scheduler {
     }
 
     /// A stream ended whose engine did not say what was cached, as most do not unless they are asked to. Call it before `settle`. Then
-    /// what was believed and charged is all there is to learn from; tokens are then those charged, here as in the backlog. It counts
-    /// for a model as a whole, and only while no engine of it says more.
+    /// what was believed and charged is all there is to learn from; tokens are then those charged, here as in the backlog. Only prompts of
+    /// which little was believed to be cached teach: a belief in a cache that is gone would make the engine look slow, and with it
+    /// promises impossible. It counts for a model as a whole, and for its rate only while no engine of it says more.
     pub fn unreported(&mut self, ticket: Ticket) {
         let Some(entry) = self.ledger.get(ticket).copied().filter(|entry| !entry.orphan) else { return };
         let Some((elapsed, others)) = entry.waited else { return };
         let charged = entry.charge.uncached_prefill_tokens;
         let Some(mut instance) = self.edit(entry.target.instance) else { return };
-        if instance.prefill_tokens_per_s().is_some() {
+        let guessed = entry.hit_tokens.saturating_mul(MOST_GUESSED) > charged;
+        if guessed || instance.prefill_tokens_per_s().is_some() {
             return;
         }
         instance.observe_unreported(elapsed, others, charged);

@@ -13,7 +13,7 @@ use plimsoll_load::{
     Scheduler, SchedulerConfig, Ticket,
 };
 use plimsoll_traffic::class::{ClassRules, Past, classify};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// The one model of a simulation.
 const MODEL: &str = "model";
@@ -240,7 +240,7 @@ impl Gateway {
         let family = Family { format: NameFormat::Sglang, block_tokens: self.block_tokens };
         let best = self.config.cache_view.then(|| {
             let prompt = Prompt::of_names(family, names.to_vec(), prompt_tokens);
-            self.view.hits(now, &prompt).values().map(Hit::tokens).max().unwrap_or(0)
+            best(&self.scheduler, &self.config, &self.view.hits(now, &prompt))
         });
         (classify(&self.config.classes, prompt_tokens, best, past).class, best.unwrap_or(0))
     }
@@ -258,12 +258,7 @@ impl Gateway {
         let mut best = None;
         if self.config.cache_view && !wanted.computed {
             let found = self.view.hits(now, &prompt);
-            best = Some(found.values().map(Hit::tokens).max().unwrap_or(0));
-            let held = |hit: &Hit| HeldTokens {
-                device_tokens: hit.device_tokens,
-                host_tokens: hit.host_tokens,
-                shared_tokens: hit.shared_tokens,
-            };
+            best = Some(self::best(&self.scheduler, &self.config, &found));
             self.hits.extend(found.iter().map(|(target, hit)| (*target, held(hit))));
         }
         let class = classify(&self.config.classes, prompt_tokens, best, wanted.past).class;
@@ -332,6 +327,19 @@ impl Gateway {
 
 fn targets(id: InstanceId, ranks: u16) -> impl Iterator<Item = Target> {
     (0..ranks.max(1)).map(move |rank| Target { instance: id, rank: plimsoll_core::Rank(rank) })
+}
+
+fn held(hit: &Hit) -> HeldTokens {
+    HeldTokens { device_tokens: hit.device_tokens, host_tokens: hit.host_tokens, shared_tokens: hit.shared_tokens }
+}
+
+/// Tokens that the best engine which is not out need not compute, as the gateway reckons.
+fn best(scheduler: &Scheduler, config: &GatewayConfig, hits: &BTreeMap<Target, Hit>) -> u64 {
+    let rates = &config.scheduler;
+    let is_in = |target: &Target| !scheduler.is_ejected(target.instance);
+    let worth =
+        |hit: &Hit| held(hit).worth_tokens(rates.assumed_prefill_tokens_per_s, rates.assumed_kv_load_tokens_per_s);
+    hits.iter().filter(|(target, _)| is_in(target)).map(|(_, hit)| worth(hit)).max().unwrap_or(0)
 }
 
 #[cfg(test)]

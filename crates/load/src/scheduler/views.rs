@@ -4,7 +4,7 @@ use super::Scheduler;
 use crate::health::HealthState;
 use crate::instance::Instance;
 use crate::verdict::{InstanceView, ModelStatus, RankLoad, Totals};
-use plimsoll_core::{LegRole, Nanos, Rank};
+use plimsoll_core::{InstanceId, LegRole, Nanos, Rank};
 
 impl Scheduler {
     /// Every instance, by id.
@@ -13,6 +13,13 @@ impl Scheduler {
         self.release_due(now);
         let known = self.index.values().filter_map(|&slot| self.roster.get(slot));
         known.map(|instance| self.instance_view(instance, now)).collect()
+    }
+
+    /// Taken out for its health. One that is not known is not.
+    #[must_use]
+    pub fn is_ejected(&self, id: InstanceId) -> bool {
+        let instance = self.index.get(&id).and_then(|&slot| self.roster.get(slot));
+        instance.is_some_and(|instance| instance.health.state() == HealthState::Ejected)
     }
 
     /// Whether whole requests for a model can be served now, and what keeps the others out.

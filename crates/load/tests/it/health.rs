@@ -196,6 +196,40 @@ fn one_that_shows_no_life_takes_no_more_than_its_trials_in_panic() {
     fleet.scheduler.check_invariants().unwrap();
 }
 
+/// A health route that is broken, or a network that is so from here only: what is sent there is answered.
+#[test]
+fn where_requests_are_answered_and_probes_are_not_the_probes_are_doubted() {
+    let mut fleet = Fleet::new(PolicyKind::LeastWait, 1);
+    fleet.eject(0);
+    let first = fleet.place();
+    assert!(fleet.try_place().is_err(), "one at a time, while nothing is known");
+    fleet.settle(first.ticket, AttemptEnd::Ok);
+    fleet.eject(0);
+    let (_, tickets) = fleet.burst(20);
+    assert_eq!(tickets.len(), 20);
+    fleet.scheduler.check_invariants().unwrap();
+    // An answered probe is one to believe again.
+    fleet.probe_ok(0);
+    for ticket in tickets {
+        fleet.settle(ticket, AttemptEnd::Cancelled);
+    }
+    fleet.eject(0);
+    fleet.place();
+    assert!(fleet.try_place().is_err());
+}
+
+#[test]
+fn one_that_never_lived_does_not_get_what_those_that_did_have_no_room_for() {
+    let mut fleet = Fleet::new(PolicyKind::LeastWait, 1);
+    fleet.scheduler.add_instance(InstanceId(1), spec());
+    fleet.eject(0);
+    assert_eq!(fleet.place().target.instance, InstanceId(0));
+    assert!(fleet.try_place().is_err());
+    // Who has tried that one may try the other.
+    fleet.exclude = vec![InstanceId(0)];
+    assert_eq!(fleet.place().target.instance, InstanceId(1));
+}
+
 #[test]
 fn when_all_are_out_all_are_candidates() {
     let mut fleet = Fleet::new(PolicyKind::LeastWait, 4);

@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const KINDS: [EngineKind; 3] = [EngineKind::Sglang, EngineKind::Vllm, EngineKind::Openai];
 const SAME_RATE_FACTOR: f64 = 1.5;
@@ -40,6 +40,8 @@ struct Rule {
     mean: Option<(Nanos, (Option<f64>, f64))>,
     /// Of each that is out: requests in flight that were sent there since.
     out: BTreeMap<InstanceId, Vec<Ticket>>,
+    /// Those that came back by an answer: no probe is answered here after the first.
+    doubted: BTreeSet<InstanceId>,
 }
 
 impl Rule {
@@ -69,8 +71,12 @@ impl Rule {
         let all = if open.is_empty() {
             let mut out = not_tried(meant(|health| health == HealthState::Ejected));
             // One at a time, until it shows that it lives.
-            out.retain(|one| self.out.get(&one.target.instance).is_none_or(Vec::is_empty));
-            if out.is_empty() { not_tried(meant(|health| health == HealthState::Unproven)) } else { out }
+            out.retain(|one| {
+                let id = one.target.instance;
+                self.doubted.contains(&id) || self.out.get(&id).is_none_or(Vec::is_empty)
+            });
+            let lived = !not_tried(meant(|health| health != HealthState::Unproven)).is_empty();
+            if lived { out } else { not_tried(meant(|health| health == HealthState::Unproven)) }
         } else {
             not_tried(open)
         };
@@ -82,6 +88,7 @@ impl Rule {
     /// Who is out, and since when anew.
     fn follow(&mut self, views: &[InstanceView]) {
         let is_out = |view: &&InstanceView| view.health == HealthState::Ejected;
+        self.doubted.extend(self.out.keys().filter(|id| !is_out(&of(views, **id))));
         self.out.retain(|id, _| is_out(&of(views, *id)));
         for view in views.iter().filter(is_out) {
             self.out.entry(view.id).or_default();
@@ -203,7 +210,8 @@ fn run(seed: u64, engines: u32, steps: usize) {
     let config = SchedulerConfig { seed, tie_fraction: 0.02, record_candidates: 6, ..SchedulerConfig::default() };
     let mut scheduler = Scheduler::new(config);
     let draws = ChaCha8Rng::seed_from_u64(seed);
-    let mut rule = Rule { config, draws, specs: Vec::new(), mean: None, out: BTreeMap::new() };
+    let mut rule =
+        Rule { config, draws, specs: Vec::new(), mean: None, out: BTreeMap::new(), doubted: BTreeSet::new() };
     let mut ids: Vec<InstanceId> = (0..engines).map(InstanceId).collect();
     if random.random_bool(0.5) {
         // Hits are then met out of order.

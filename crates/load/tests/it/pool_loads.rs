@@ -104,6 +104,25 @@ fn where_nobody_reports_cached_tokens_the_model_has_a_rate_and_no_engine_one_of_
     }
 }
 
+/// An engine that came back empty, believed to hold what it held: it looks slow, and is not.
+#[test]
+fn what_is_believed_to_be_cached_teaches_nothing_where_nobody_reports() {
+    let mut fleet = Fleet::new(PolicyKind::RoundRobin, 1);
+    fleet.hits = vec![(
+        plimsoll_core::Target { instance: InstanceId(0), rank: plimsoll_core::Rank(0) },
+        plimsoll_load::HeldTokens::on_device(900),
+    )];
+    for _ in 0..40 {
+        let placed = fleet.place();
+        fleet.pass(ms(500));
+        fleet.scheduler.first_token(placed.ticket, fleet.now);
+        fleet.scheduler.unreported(placed.ticket);
+        fleet.settle(placed.ticket, AttemptEnd::Ok);
+    }
+    assert!(loads(&mut fleet)[0].load.prefill_tokens_per_s.is_none());
+    assert!(fleet.scheduler.prefill_model(Some(MODEL)).is_none());
+}
+
 /// Whether a promise can be kept is asked of the latency model.
 #[test]
 fn prefill_times_are_learnt_without_reports_too() {

@@ -1,9 +1,9 @@
 //! Windows that the load alone makes incidents of, whoever controls it.
 //!
 //! Where a class and those above it ask for more than the engines can do, that class misses promises, unless one above it does in its
-//! stead. So this many windows (times classes) are lost to any control that serves higher classes first; what a run lost beyond them it
-//! lost by itself. A window's work may wait for the next one, so a control that knew the future could do with fewer, by
-//! refusing everybody for a minute.
+//! stead. About this many windows (times classes) are lost to any control that serves higher classes first; what a run lost beyond them it
+//! lost by itself. Not exactly: a window's work may wait for the next one, and what is too much may be less than 1 % of a class's
+//! requests.
 
 use super::plan::Plan;
 use plimsoll_core::Class;
@@ -18,7 +18,7 @@ pub fn windows_of_load(plan: &Plan, window_s: f64) -> BTreeMap<Class, u64> {
     }
     let mut windows: BTreeMap<Class, u64> = Class::ALL.map(|class| (class, 0)).into();
     for (window, classes) in &asked {
-        let seconds = window_s.min(plan.seconds - *window as f64 * window_s);
+        let seconds = (plan.seconds - *window as f64 * window_s).clamp(0.0, window_s);
         let mut tokens = 0;
         for class in Class::ALL {
             // Who asked for nothing misses nothing.

@@ -41,10 +41,22 @@ impl Walk<'_> {
             return Gathered { best_tier: bring_best_tier_forward(into, open.tiers), panic: false };
         }
         let mut taken = self.take(into, Standing::Out);
-        if into.is_empty() {
+        // Not where those that have lived are only full of trials: one that has never answered would be sent all the rest.
+        if into.is_empty() && !self.any_has_lived() {
             taken = self.take(into, Standing::Unproven);
         }
         Gathered { best_tier: bring_best_tier_forward(into, taken.tiers), panic: true }
+    }
+
+    /// Somebody is left to this request that has answered a probe once.
+    fn any_has_lived(&self) -> bool {
+        let Ask { exclude, kinds, role, route, .. } = *self.ask;
+        let wanted = Wanted::new(role, route, kinds, Standing::Any);
+        self.pool
+            .rows
+            .iter()
+            .map(|&row| self.roster.glance(row))
+            .any(|rank| rank.gate.lets(wanted) && rank.gate.has_lived() && !exclude.contains(&rank.target.instance))
     }
 
     /// What keeps each member out.
