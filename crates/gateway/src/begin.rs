@@ -17,13 +17,14 @@ use crate::first_event::{StreamStart, first_event};
 use crate::fleet::EngineHandle;
 use crate::flow::{Failure, Flow};
 use crate::metrics::{ModelLabel, WhyLabel};
+use crate::no_engine::{no_capacity, refuse};
 use crate::outbound::outbound;
 use crate::owned::{Ownership, TokenRoute, shaper};
 use crate::record::AttemptRecord;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
-use plimsoll_core::{EngineKind, ErrorCode, InstanceId, LegRole, Nanos, Outcome};
-use plimsoll_load::{Ask, AttemptEnd, PlaceError, RouteSet};
+use plimsoll_core::{EngineKind, ErrorCode, LegRole, Nanos, Outcome};
+use plimsoll_load::{Ask, AttemptEnd, RouteSet};
 use plimsoll_pools::chunk::{StreamDialect, inspect_error_body};
 use plimsoll_pools::http::{Exchange, SendError};
 use plimsoll_protocol::request::Api;
@@ -233,48 +234,6 @@ fn token_route(flow: &Flow, engine: &EngineHandle) -> Option<TokenRoute> {
     let why = route.map_or_else(|why| why, |_| "owned");
     flow.shared.metrics.token_mode.get_or_create(&WhyLabel { why }).inc();
     route.ok()
-}
-
-fn refuse(flow: &Flow, error: &PlaceError) -> Failure {
-    let code = match error {
-        PlaceError::UnknownModel => ErrorCode::ModelNotFound,
-        PlaceError::ModelRequired => ErrorCode::InvalidRequest,
-        PlaceError::NoCandidate { .. } | PlaceError::AlreadyCharged => ErrorCode::NoCapacity,
-    };
-    let served = || flow.shared.served_models().iter().take(20).cloned().collect::<Vec<_>>().join(", ");
-    let message = match error {
-        PlaceError::UnknownModel => {
-            let asked = flow.model.as_deref().unwrap_or("");
-            // A client's own string comes back to that client only; bounded all the same.
-            format!("model `{}` is not served here; served: {}", asked.chars().take(200).collect::<String>(), served())
-        }
-        PlaceError::ModelRequired => {
-            format!("several models are served, name one in `model` or `x-plimsoll-model`: {}", served())
-        }
-        PlaceError::NoCandidate { reasons } if nobody_offers(reasons) => {
-            let message = format!("no engine of this model offers {}", flow.route.path);
-            return Failure { outcome: Outcome::Refused, error: ApiError::new(ErrorCode::NotFound, message) };
-        }
-        PlaceError::NoCandidate { reasons } => {
-            let reasons: Vec<String> = reasons.iter().take(8).map(|(id, why)| format!("engine {id}: {why}")).collect();
-            return no_capacity(flow, &format!("no engine can take the request now ({})", reasons.join("; ")));
-        }
-        PlaceError::AlreadyCharged => return no_capacity(flow, "internal: this attempt is already charged"),
-    };
-    Failure { outcome: Outcome::Refused, error: ApiError::new(code, message) }
-}
-
-/// Waiting would not help: what is missing is the endpoint, not room.
-fn nobody_offers(reasons: &[(InstanceId, &'static str)]) -> bool {
-    !reasons.is_empty()
-        && reasons.iter().all(|(_, why)| {
-            *why == "does not offer this route" || *why == "its engine family does not serve this endpoint"
-        })
-}
-
-fn no_capacity(flow: &Flow, message: &str) -> Failure {
-    let error = ApiError::new(ErrorCode::NoCapacity, message).retry_after(flow.settings.retry.retry_after_s);
-    Failure { outcome: Outcome::Refused, error }
 }
 
 /// One try on one engine, up to its first output.

@@ -32,6 +32,7 @@ pub mod listing;
 pub mod membership;
 pub mod metrics;
 pub mod model_text;
+mod no_engine;
 mod open_requests;
 mod outbound;
 mod owned;
