@@ -122,17 +122,23 @@ struct Ring {
 /// The ring and the log.
 pub struct Decisions {
     ring: Mutex<Ring>,
-    log: Option<mpsc::Sender<RecordCell>>,
-    dropped: AtomicU64,
+    log: Option<Log>,
+}
+
+/// The way to the log's writer.
+#[derive(Debug)]
+pub struct Log {
+    records: mpsc::Sender<RecordCell>,
+    /// Records that are not in the file: the writer was behind, or could not write.
+    lost: Arc<AtomicU64>,
 }
 
 impl Decisions {
     #[must_use]
-    pub fn new(ring_records: usize, log: Option<mpsc::Sender<RecordCell>>) -> Self {
+    pub fn new(ring_records: usize, log: Option<Log>) -> Self {
         Decisions {
             ring: Mutex::new(Ring { order: VecDeque::new(), by_id: HashMap::new(), capacity: ring_records.max(1) }),
             log,
-            dropped: AtomicU64::new(0),
         }
     }
 
@@ -162,9 +168,9 @@ impl Decisions {
     /// The request has ended: its record goes to the log.
     pub fn close(&self, cell: &RecordCell) {
         if let Some(log) = &self.log
-            && log.try_send(cell.clone()).is_err()
+            && log.records.try_send(cell.clone()).is_err()
         {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+            log.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -176,10 +182,10 @@ impl Decisions {
         Some(record)
     }
 
-    /// Records that the log could not take in time.
+    /// Records that are not in the log: it could not take them in time, or its file could not.
     #[must_use]
     pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
+        self.log.as_ref().map_or(0, |log| log.lost.load(Ordering::Relaxed))
     }
 }
 
@@ -187,31 +193,44 @@ impl Decisions {
 ///
 /// # Errors
 /// The file cannot be opened for appending.
-pub fn open_log(path: &Path) -> std::io::Result<(mpsc::Sender<RecordCell>, std::thread::JoinHandle<()>)> {
+pub fn open_log(path: &Path) -> std::io::Result<(Log, std::thread::JoinHandle<()>)> {
     use std::io::Write;
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
-    let (sender, mut receiver) = mpsc::channel::<RecordCell>(8_192);
+    let (records, mut receiver) = mpsc::channel::<RecordCell>(8_192);
+    let lost = Arc::new(AtomicU64::new(0));
+    let missed = lost.clone();
     let path = path.to_owned();
     let writer = std::thread::Builder::new().name("decision-log".into()).spawn(move || {
         let mut out = std::io::BufWriter::new(file);
         let mut complained = false;
+        let mut fails = |error: std::io::Error, records: u64| {
+            missed.fetch_add(records, Ordering::Relaxed);
+            if !std::mem::replace(&mut complained, true) {
+                tracing::error!(path = %path.display(), %error, "the decision log cannot be written; free space or restart with another file");
+            }
+        };
         while let Some(first) = receiver.blocking_recv() {
-            let mut next = Some(first);
+            let (mut next, mut buffered) = (Some(first), 0);
             while let Some(cell) = next.take() {
                 let line = serde_json::to_vec(&*cell.lock()).unwrap_or_default();
                 let written = out.write_all(&line).and_then(|()| out.write_all(b"\n"));
-                if let Err(e) = written
-                    && !std::mem::replace(&mut complained, true)
-                {
-                    tracing::error!(path = %path.display(), error = %e, "the decision log cannot be written; free space or restart with another file");
+                match written {
+                    Ok(()) => buffered += 1,
+                    Err(error) => fails(error, 1),
                 }
                 next = receiver.try_recv().ok();
             }
             // Nothing more waits: make what is there visible to readers.
-            let _ = out.flush();
+            if let Err(error) = out.flush() {
+                fails(error, buffered);
+                // What it holds would be tried again with each of the next, and counted again.
+                if let Ok(file) = out.get_ref().try_clone() {
+                    let _ = std::mem::replace(&mut out, std::io::BufWriter::new(file)).into_parts();
+                }
+            }
         }
     })?;
-    Ok((sender, writer))
+    Ok((Log { records, lost }, writer))
 }
 
 #[cfg(test)]
@@ -267,11 +286,26 @@ mod tests {
 
     #[test]
     fn a_log_that_cannot_keep_up_drops_and_counts() {
-        let (sender, _receiver) = mpsc::channel(1);
-        let decisions = Decisions::new(8, Some(sender));
+        let (records, _receiver) = mpsc::channel(1);
+        let decisions = Decisions::new(8, Some(Log { records, lost: Arc::default() }));
         let cell = decisions.open(record("a", "a"));
         decisions.close(&cell);
         decisions.close(&cell);
         assert_eq!(decisions.dropped(), 1);
+    }
+
+    /// A full disk is found when the buffer is written, records later.
+    #[test]
+    fn what_the_file_could_not_take_is_counted() {
+        let (log, writer) = open_log(Path::new("/dev/full")).unwrap();
+        let decisions = Decisions::new(8, Some(log));
+        let cell = decisions.open(record("a", "a"));
+        for _ in 0..100 {
+            decisions.close(&cell);
+        }
+        let lost = decisions.log.as_ref().unwrap().lost.clone();
+        drop(decisions);
+        writer.join().unwrap();
+        assert_eq!(lost.load(Ordering::Relaxed), 100);
     }
 }

@@ -14,6 +14,12 @@ pub type SetFilter = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 /// # Errors
 /// What is wrong with it, as it follows "`telemetry.log`".
 pub fn parse_filter(text: &str) -> Result<EnvFilter, String> {
+    // A word alone is a target, all of whose lines are wanted, and nobody else's: what a mistyped level would be too.
+    if let Some(word) = text.split(',').map(str::trim).find(|part| is_mistyped_level(part)) {
+        return Err(format!(
+            "has `{word}`, which is no level (off, error, warn, info, debug, trace); for all lines of a target write `{word}=trace`"
+        ));
+    }
     let filter = EnvFilter::builder()
         .parse(text)
         .map_err(|error| format!("is not a log filter such as `info` or `plimsoll_gateway=debug`: {error}"))?;
@@ -23,6 +29,13 @@ pub fn parse_filter(text: &str) -> Result<EnvFilter, String> {
         Some(quiet) => filter.add_directive(quiet),
         None => filter,
     })
+}
+
+fn is_mistyped_level(part: &str) -> bool {
+    let levels = ["off", "error", "warn", "info", "debug", "trace"];
+    let plain = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    // `EnvFilter` takes numbers as levels too.
+    plain && part.parse::<u8>().is_err() && !levels.iter().any(|level| part.eq_ignore_ascii_case(level))
 }
 
 /// Starts logging for the whole process.
@@ -46,4 +59,19 @@ pub fn start(telemetry: &Telemetry) -> Result<SetFilter, Failure> {
         let filter = parse_filter(text)?;
         handle.reload(filter).map_err(|error| format!("the log filter cannot be changed: {error}"))
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_filter;
+
+    #[test]
+    fn a_mistyped_level_is_no_target() {
+        for good in ["info", "WARN", "off", "plimsoll_gateway=debug", "info,hyper=trace", "plimsoll_gateway", "2"] {
+            assert!(parse_filter(good).is_ok(), "{good}");
+        }
+        for bad in ["infos", "info,debgu", "plimsoll_gateway=loud"] {
+            assert!(parse_filter(bad).is_err(), "{bad}");
+        }
+    }
 }

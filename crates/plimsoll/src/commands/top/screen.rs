@@ -35,8 +35,11 @@ impl Screen {
 
     pub(super) fn draw(&self, frame: &mut Frame<'_>, at: Instant) {
         let shown = self.now.as_ref().map_or_else(Vec::new, |now| tables(self.before.as_ref(), now));
+        let lines = usize::from(frame.area().height.saturating_sub(1));
+        let rows = share(&shown.iter().map(|table| table.rows.len()).collect::<Vec<_>>(), lines);
+        let shown: Vec<Table> = shown.into_iter().zip(rows).map(|(table, rows)| cut(table, rows)).collect();
         // Title line, then each table with its frame and head.
-        let heights = shown.iter().map(|table| Constraint::Length(table.rows.len().max(1) as u16 + 3));
+        let heights = shown.iter().map(|table| Constraint::Length(table.rows.len() as u16 + HEAD as u16));
         let areas = Layout::vertical([Constraint::Length(1)].into_iter().chain(heights)).split(frame.area());
         frame.render_widget(self.title(at), areas[0]);
         for (table, area) in shown.iter().zip(areas.iter().skip(1)) {
@@ -58,6 +61,39 @@ impl Screen {
         }
         Line::from(spans)
     }
+}
+
+/// Lines of a table beside its rows: its title and its head.
+const HEAD: usize = 2;
+
+/// How many rows of each table are shown where there are so many lines: one more of each in turn, so that a long table takes no other's last ones.
+fn share(rows: &[usize], lines: usize) -> Vec<usize> {
+    let mut shown = vec![0; rows.len()];
+    let mut left = lines.saturating_sub(rows.len() * HEAD);
+    while left > 0 {
+        let mut gave = false;
+        for (shown, rows) in shown.iter_mut().zip(rows) {
+            if *shown < *rows && left > 0 {
+                (*shown, left, gave) = (*shown + 1, left - 1, true);
+            }
+        }
+        if !gave {
+            break;
+        }
+    }
+    shown
+}
+
+/// The first rows of a table; the last of them says how many there are besides.
+fn cut(mut table: Table, rows: usize) -> Table {
+    let all = table.rows.len();
+    if rows < all {
+        table.rows.truncate(rows.saturating_sub(1));
+        if rows > 0 {
+            table.rows.push(vec![format!("+ {} more", all - table.rows.len())]);
+        }
+    }
+    table
 }
 
 fn grid(frame: &mut Frame<'_>, table: &Table, area: Rect) {
@@ -108,6 +144,19 @@ mod tests {
         screen.seen(looked_at(20, start));
         let text = drawn(&screen, start);
         assert!(text.contains("q ends") && !text.contains("20.0"), "no rate over an absence:\n{text}");
+    }
+
+    /// Seen on 24 lines: the class that is refused first was not on the screen, nor the code that most were refused with.
+    #[test]
+    fn what_does_not_fit_is_counted_and_no_table_takes_anothers_lines() {
+        assert_eq!(share(&[2, 3, 1], 30), [2, 3, 1]);
+        assert_eq!(share(&[100, 3, 1, 1, 10], 23), [4, 3, 1, 1, 4]);
+        assert_eq!(share(&[100, 3, 1, 1, 10], 4), [0; 5]);
+        let row = |n: usize| vec![n.to_string()];
+        let table = || Table { title: "engines", head: &["id"], rows: (0..100).map(row).collect() };
+        assert_eq!(cut(table(), 4).rows.concat(), ["0", "1", "2", "+ 97 more"]);
+        assert_eq!(cut(table(), 100).rows.len(), 100);
+        assert_eq!(cut(table(), 0).rows.len(), 0);
     }
 
     #[test]

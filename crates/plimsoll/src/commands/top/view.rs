@@ -36,7 +36,7 @@ fn engines(now: &Sample) -> Table {
         };
         vec![
             id.clone(),
-            engine.url.clone(),
+            engine.url.split_once("://").map_or(&*engine.url, |(_, host)| host).to_owned(),
             engine.health.clone(),
             engine.requests.to_string(),
             count(engine.prefill_tokens as f64),
@@ -142,8 +142,9 @@ fn cache(before: Option<&Sample>, now: &Sample) -> Table {
 }
 
 fn refusals(before: Option<&Sample>, now: &Sample) -> Table {
-    let codes = now.all("plimsoll_errors_total").iter().filter(|series| series.value > 0.0);
-    let rows = codes.map(|series| {
+    let mut codes: Vec<_> = now.all("plimsoll_errors_total").iter().filter(|series| series.value > 0.0).collect();
+    codes.sort_by(|a, b| b.value.total_cmp(&a.value));
+    let rows = codes.into_iter().map(|series| {
         let code = series.label("code");
         let rate = rate(before, now, |sample| sample.sum("plimsoll_errors_total", "code", code));
         vec![code.to_owned(), rate.map_or(NONE.to_owned(), |rate| format!("{rate:.1}")), count(series.value)]
@@ -282,7 +283,7 @@ pub(super) mod tests {
         assert_eq!(row("cache hits", "m")[1..3], ["40.0%", "81.7%"]);
         assert_eq!(row("refusals and errors", "quota_class"), ["quota_class", "3.0", "6"]);
         let text = text(&tables);
-        assert!(text.contains("ENGINES\n  id  url                    state    requests"), "{text}");
+        assert!(text.contains("ENGINES\n  id  url             state    requests"), "{text}");
     }
 
     #[test]
