@@ -24,6 +24,9 @@ pub(super) fn describe(settings: &Settings, texts: &ModelTexts) -> String {
         line("", &format!("{model}: tokenizer read, token_mode {}{chats}", mode.as_str()));
     }
     line("traffic", if settings.traffic.enabled { "classes, quotas and deadlines as in [traffic]" } else { "off" });
+    for tenant in &settings.traffic.tenants {
+        line("", &format!("tenant {} has rules of its own{}", tenant.name, nobody_is(settings, &tenant.name)));
+    }
     line("cluster", &cluster(settings));
     line("decisions", &decisions(settings));
     line("traces", &traces(settings));
@@ -58,6 +61,13 @@ fn auth(settings: &Settings) -> String {
     tenants.sort_unstable();
     tenants.dedup();
     format!("on: {} keys of {} tenants", keys.len(), tenants.len())
+}
+
+/// A mistyped name would otherwise only show by its rules not holding.
+fn nobody_is(settings: &Settings, tenant: &str) -> &'static str {
+    let keys = &settings.auth.keys;
+    let known = if keys.is_empty() { tenant == "default" } else { keys.iter().any(|key| key.tenant == tenant) };
+    if known { "" } else { ", but no key has this tenant: they hold for nobody" }
 }
 
 fn engines(engines: &[Engine]) -> String {
@@ -104,5 +114,21 @@ fn traces(settings: &Settings) -> String {
     match &settings.telemetry.otlp_endpoint {
         Some(endpoint) => format!("to {endpoint}, {fraction} of requests unless the client decides"),
         None => "off".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nobody_is;
+    use plimsoll_settings::{ApiKey, Settings};
+
+    #[test]
+    fn rules_of_a_tenant_that_nobody_is_are_said_to_hold_for_nobody() {
+        let mut settings = Settings::default();
+        assert_eq!(nobody_is(&settings, "default"), "");
+        assert!(nobody_is(&settings, "batch").contains("nobody"));
+        settings.auth.keys.push(ApiKey { sha256: "0".repeat(64), tenant: "batch".into() });
+        assert_eq!(nobody_is(&settings, "batch"), "");
+        assert!(nobody_is(&settings, "bach").contains("nobody"));
     }
 }
