@@ -114,6 +114,7 @@ async fn run(shared: Arc<Shared>) {
             }
             Err(error) => on.state.lock().trouble = Some(error.to_string()),
         }
+        share_out(&shared);
         said.changes(&shared, on);
         tokio::select! {
             () = shared.leases.leave.notified() => return,
@@ -137,6 +138,7 @@ async fn talk(shared: &Arc<Shared>, on: &On, mut link: Link, sequence: &mut u64,
         tokio::select! {
             () = shared.leases.leave.notified() => {
                 *sequence += 1;
+                on.state.lock().leases.saying(*sequence);
                 if let Err(error) = link.say_last(&report(shared, on.own, *sequence, true)).await {
                     tracing::debug!(%error, "the other gateways could not be told that this one leaves");
                 }
@@ -144,6 +146,7 @@ async fn talk(shared: &Arc<Shared>, on: &On, mut link: Link, sequence: &mut u64,
             }
             _ = every.tick() => {
                 *sequence += 1;
+                on.state.lock().leases.saying(*sequence);
                 let result = link.say(&report(shared, on.own, *sequence, false)).await;
                 on.state.lock().trouble = result.err().map(|error| link.trouble().unwrap_or_else(|| error.to_string()));
                 share_out(shared);
@@ -161,6 +164,7 @@ async fn talk(shared: &Arc<Shared>, on: &On, mut link: Link, sequence: &mut u64,
                         Heard::Peer => "peer",
                         Heard::Late => "late",
                         Heard::TooMany => "too_many",
+                        Heard::NotMine => "not_mine",
                     },
                     Err(why) => why.as_str(),
                 };

@@ -280,7 +280,7 @@ families! {
     (traffic_lease, "traffic_lease_share", "Part of a class's quota that is this gateway's, where several gateways share them", Family::default()),
     (cluster_contact, "cluster_contact", "1 while reports of this gateway come back through NATS; 0: its part of the quotas stays as it was", Family::default()),
     (cluster_gateways, "cluster_gateways", "Gateways that share the quotas, this one among them, as far as it hears", Family::default()),
-    (cluster_reports, "cluster_reports", "Messages heard on the fleet's subject, by result: own, peer, late, too_many gateways, or why it is no report", Family::default()),
+    (cluster_reports, "cluster_reports", "Messages heard on the fleet's subject, by result: own, peer, late, too_many gateways, not_mine (under the name of this one, by somebody else), or why it is no report", Family::default()),
     (decisions_dropped, "decision_log_dropped_records", "Decision records that are not in the log file: it could not take them in time, or not at all", Gauge::default()),
     (reloads, "reloads", "Settings reloads by result", Family::default()),
 }

@@ -184,8 +184,9 @@ impl World {
         if self.now.0 % Nanos::from_secs(1).0 < STEP.0 {
             for (id, gateway) in self.gateways.iter().enumerate() {
                 let models = [(MODEL.to_owned(), gateway.demand(self.now))].into();
-                let report =
-                    GatewayReport { gateway: GatewayId(id as u64), sequence: self.now.0, leaving: false, models };
+                let sequence = 1 + self.now.0 / Nanos::from_secs(1).0;
+                leases[id].saying(sequence);
+                let report = GatewayReport { gateway: GatewayId(id as u64), sequence, leaving: false, models };
                 self.on_their_way.push_back((self.now + Nanos::from_millis(20), report));
             }
         }

@@ -29,7 +29,7 @@
 //! | a gateway joins | 1 + 1 / n of the newcomer | until its first report is heard, 1 s |
 //! | one dies | 1 - its share | the lease and 1 s |
 //! | one leaves in order, or is stopped (SIGSTOP) and thawed | 1, or 1 + its share | until its next report, 1 s |
-//! | the store is gone | 1 | |
+//! | the store is gone | 1, and of each gateway that starts meanwhile an equal part on top | until it is back |
 //! | one is cut off from it and the others are not | 1 + its last share | until it is back |
 //!
 //! The last line is the price of serving on without contact. What is beyond one shows in the water level, which comes from the engines and holds
@@ -46,6 +46,9 @@ mod tests;
 pub const FLOOR: f64 = 0.1;
 /// Gateways listened to at most; further ones are no more than noise on the subject.
 pub const MOST_PEERS: usize = 1_024;
+
+/// Reports that may be on their way when one's own comes back. More, and what is heard is of too long ago to share by: no contact.
+const MOST_BEHIND: u64 = 2;
 
 /// What the operator sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +105,8 @@ pub enum Heard {
     Late,
     /// There are too many gateways already.
     TooMany,
+    /// It has this gateway's name, and this gateway has not said it: nothing is taken from it.
+    NotMine,
 }
 
 #[derive(Clone, Debug)]
@@ -122,6 +127,8 @@ struct Contact {
 pub struct Leases {
     own: GatewayId,
     rules: LeaseRules,
+    /// The number of the last own report that was sent.
+    said: u64,
     /// The last own report that came back.
     echo: Option<GatewayReport>,
     peers: BTreeMap<GatewayId, Peer>,
@@ -133,12 +140,17 @@ pub struct Leases {
 impl Leases {
     #[must_use]
     pub fn new(own: GatewayId, rules: LeaseRules) -> Self {
-        Leases { own, rules, echo: None, peers: BTreeMap::new(), contact: None, joined: false }
+        Leases { own, rules, said: 0, echo: None, peers: BTreeMap::new(), contact: None, joined: false }
     }
 
     #[must_use]
     pub fn own(&self) -> GatewayId {
         self.own
+    }
+
+    /// An own report goes out now. Call it before.
+    pub fn saying(&mut self, sequence: u64) {
+        self.said = self.said.max(sequence);
     }
 
     /// A report came, one's own or another's. Reports of unsound numbers are the caller's to leave out.
@@ -147,8 +159,11 @@ impl Leases {
             if self.echo.as_ref().is_some_and(|known| known.sequence >= report.sequence) {
                 return Heard::Late;
             }
+            let Some(behind) = self.said.checked_sub(report.sequence) else { return Heard::NotMine };
             self.echo = Some(report);
-            self.proved(now);
+            if behind <= MOST_BEHIND {
+                self.proved(now);
+            }
             return Heard::Own;
         }
         match self.peers.get(&report.gateway) {
@@ -176,7 +191,7 @@ impl Leases {
 
     /// Without an own report for so long contact is lost.
     fn gap(&self) -> Nanos {
-        Nanos(self.rules.lease.0 / 2)
+        Nanos(self.rules.lease.0 / 5 * 3)
     }
 
     #[must_use]

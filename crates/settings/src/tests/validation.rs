@@ -64,7 +64,7 @@ fn each_rule_refuses_what_breaks_it() {
         ("cluster.fleet = \"a.b\"", "`cluster.fleet` must be 1 to 64 letters"),
         ("cluster.user = \"u\"", "`cluster.password` and `cluster.user` go together"),
         ("cluster = {token = \"t\", user = \"u\", password = \"p\"}", "`cluster.token` is one way"),
-        ("cluster.lease_ms = 2000", "`cluster.lease_ms` must be from 3000"),
+        ("cluster.lease_ms = 2000", "`cluster.lease_ms` must be from 4000"),
         ("cluster.assumed_gateways = 0", "`cluster.assumed_gateways` must be from 1"),
         ("health.probe_failures = 0", "`health.probe_failures` must be above zero"),
         ("health.probe_timeout_ms = 2900", "`health.report_stale_ms` must be at least"),

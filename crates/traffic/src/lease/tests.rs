@@ -33,6 +33,7 @@ impl Fleet {
     fn second(&mut self, talking: &[usize], hearing: &[usize]) {
         self.now += 1;
         for from in talking {
+            self.gateways[*from].saying(self.now);
             for to in hearing {
                 let said = report(*from as u64, self.now, self.asked[*from]);
                 self.gateways[*to].hear(second(self.now), said);
@@ -132,6 +133,7 @@ fn without_the_store_everybody_keeps_what_he_had_and_says_so() {
     fleet.now += 1;
     for one in 0..2 {
         let said = report(one as u64, fleet.now, [50.0; 3]);
+        fleet.gateways[one].saying(fleet.now);
         fleet.gateways[one].hear(second(fleet.now), said);
         assert_eq!(fleet.gateways[one].gateways(), 2);
     }
@@ -150,6 +152,7 @@ fn a_gateway_that_stood_still_gives_nobody_up_for_it() {
     assert_eq!(fleet.share(0, Class::High), 1.0);
     // Thawed, it reads what lay in its socket: its own report of before, the other's.
     let last = report(1, fleet.now, [100.0; 3]);
+    fleet.gateways[1].saying(fleet.now);
     fleet.gateways[1].hear(second(fleet.now), last);
     assert_eq!(fleet.gateways[1].gateways(), 2);
     fleet.seconds(1, &[0, 1]);
@@ -161,10 +164,41 @@ fn what_waits_elsewhere_counts_only_while_it_is_news() {
     let mut leases = Leases::new(GatewayId(1), RULES);
     let waiting = ModelDemand { waiting_prefill_tokens: 7e4, ..ModelDemand::default() };
     let theirs = GatewayReport { models: [(MODEL.to_owned(), waiting)].into(), ..report(2, 1, [0.0; 3]) };
+    leases.saying(1);
     leases.hear(second(1), report(1, 1, [0.0; 3]));
     leases.hear(second(1), theirs);
     assert_eq!(leases.lease(MODEL, second(2)).others.waiting_prefill_tokens, 7e4);
     assert_eq!(leases.lease(MODEL, second(9)).others.waiting_prefill_tokens, 0.0);
+}
+
+/// Its name is on the subject for everybody to read.
+#[test]
+fn what_it_has_not_said_is_not_taken_for_its_own() {
+    let mut fleet = Fleet::new(&[[100.0; 3], [100.0; 3]]);
+    fleet.seconds(7, &[0, 1]);
+    let forged = report(0, u64::MAX, [1e9; 3]);
+    assert_eq!(fleet.gateways[0].hear(second(7), forged), Heard::NotMine);
+    assert!(near(fleet.share(0, Class::High), 0.5));
+    fleet.seconds(1, &[0, 1]);
+    assert_eq!(fleet.gateways[0].standing(second(fleet.now)), Standing::Held, "its own are still heard");
+}
+
+/// A slow store delivers every report, and each of long ago.
+#[test]
+fn reports_that_come_late_are_no_contact() {
+    let mut leases = Leases::new(GatewayId(0), RULES);
+    for now in 1..=40 {
+        leases.saying(now);
+        // Two seconds behind, then ten.
+        let behind = if now <= 20 { 2 } else { 10 };
+        if now > behind {
+            leases.hear(second(now), report(0, now - behind, [1.0; 3]));
+        }
+        if now == 20 {
+            assert_eq!(leases.standing(second(now)), Standing::Held);
+        }
+    }
+    assert_eq!(leases.standing(second(40)), Standing::Kept { since: second(20) });
 }
 
 #[test]

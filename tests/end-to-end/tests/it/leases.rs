@@ -106,8 +106,8 @@ async fn parts_of_the_quota_add_up_and_follow_demand() {
         gateway.finish().await;
     }
 
-    let a = plan(&engine, &nats, 3_000).start().await;
-    let b = plan(&engine, &nats, 3_000).start().await;
+    let a = plan(&engine, &nats, 4_000).start().await;
+    let b = plan(&engine, &nats, 4_000).start().await;
     ask(&a, 30, 50).await;
     ask(&b, 1, 1).await;
     parted("nearly all for the one that is asked", &a, &b, |a, b| a > 0.8 && b >= 0.05 - 1e-9).await;
@@ -159,8 +159,8 @@ async fn without_nats_everybody_keeps_his_part_says_so_and_goes_on_when_it_is_ba
     let Some(program) = program(test) else { return };
     let mut nats = NatsServer::start(&program, &[]);
     let engine = fake(Dialect::Sglang).await;
-    let a = plan(&engine, &nats, 3_000).start().await;
-    let b = plan(&engine, &nats, 3_000).start().await;
+    let a = plan(&engine, &nats, 4_000).start().await;
+    let b = plan(&engine, &nats, 4_000).start().await;
     ask(&a, 30, 50).await;
     ask(&b, 10, 10).await;
     parted("a part for each", &a, &b, |a, b| a > 0.6 && b > 0.05).await;
@@ -202,7 +202,7 @@ async fn a_gateway_starts_without_nats_and_what_strangers_say_there_changes_noth
     let mut nats = NatsServer::start(&program, &[]);
     nats.process.kill();
     let engine = fake(Dialect::Sglang).await;
-    let gateway = plan(&engine, &nats, 3_000).start().await;
+    let gateway = plan(&engine, &nats, 4_000).start().await;
     ask(&gateway, 5, 10).await;
     assert_eq!(share(&gateway).await, 0.5, "one of two that there may be");
     degraded_says(&gateway, Some("assumed")).await;
@@ -250,7 +250,7 @@ async fn nats_over_tls_is_believed_by_its_authority_alone() {
     let engine = fake(Dialect::Sglang).await;
     let start = async |trusted: &Certificate| {
         let url = format!("tls://127.0.0.1:{}", nats.port);
-        let plan = Plan::with([engine.url()]).arg("--nats").arg(url).set("cluster.lease_ms", 3_000);
+        let plan = Plan::with([engine.url()]).arg("--nats").arg(url).set("cluster.lease_ms", 4_000);
         let gateway = plan.set("cluster.ca_file", trusted.cert.display()).start().await;
         ask(&gateway, 1, 1).await;
         gateway
@@ -273,7 +273,7 @@ async fn a_password_opens_nats_and_is_in_no_log() {
     let start = async |password: &str| {
         let file = folder.path().join(format!("{password}.toml"));
         let cluster = format!(
-            "[cluster]\nnats = [\"{}\"]\nlease_ms = 3000\nuser = \"gate\"\npassword = \"{password}\"\n",
+            "[cluster]\nnats = [\"{}\"]\nlease_ms = 4000\nuser = \"gate\"\npassword = \"{password}\"\n",
             nats.url()
         );
         std::fs::write(&file, format!("{cluster}[[engines]]\nurl = \"{}\"\n", engine.url())).unwrap();
