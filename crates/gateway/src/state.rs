@@ -243,6 +243,7 @@ impl Shared {
         self.render_latency_models();
         self.render_cache_view();
         crate::traffic::show::render(self);
+        crate::traffic::engine_levels::render(self);
         self.leases.render(self);
         let segments = self.segments.size();
         metrics.segment_cache_bytes.set(segments.bytes.try_into().unwrap_or(i64::MAX));

@@ -5,6 +5,7 @@
 //! of its model's lane and no switch of tasks; only what waits concerns the driver.
 
 pub(crate) mod driver;
+pub(crate) mod engine_levels;
 pub(crate) mod lane;
 pub(crate) mod permit;
 mod rules;

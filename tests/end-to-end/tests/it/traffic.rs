@@ -258,6 +258,13 @@ async fn overload_by_long_cold_requests(usage: bool) {
         }
         high.push(tokio::spawn(complete(30_000 + tick, 300)));
         tokio::time::sleep_until((began + Duration::from_millis(150) * (tick as u32 + 1)).into()).await;
+        if tick == 40 {
+            let metrics = gateway.metrics().await;
+            let level = |engine: u32| {
+                metrics.contains(&format!("plimsoll_engine_water_level{{engine=\"{engine}\",stage=\"prefill\"}}"))
+            };
+            assert!(level(0) && level(1), "{metrics}");
+        }
     }
     let mut times = (Vec::new(), Vec::new());
     for (tasks, times) in [(high, &mut times.0), (low, &mut times.1)] {

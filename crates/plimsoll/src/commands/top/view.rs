@@ -34,6 +34,8 @@ fn engines(now: &Sample) -> Table {
             let own = series.filter(|series| series.label("engine") == id && series.label("stage") == stage);
             own.map(|series| percent(series.value)).next().unwrap_or_else(|| NONE.to_owned())
         };
+        let levels = now.all("plimsoll_engine_water_level").iter().filter(|series| series.label("engine") == id);
+        let level = levels.map(|series| series.value).reduce(f64::max);
         vec![
             id.clone(),
             engine.url.split_once("://").map_or(&*engine.url, |(_, host)| host).to_owned(),
@@ -41,13 +43,14 @@ fn engines(now: &Sample) -> Table {
             engine.requests.to_string(),
             count(engine.prefill_tokens as f64),
             share,
+            level.map_or(NONE.to_owned(), percent),
             rate.map_or(NONE.to_owned(), count),
             format!("{}/{}", error("prefill"), error("decode")),
         ]
     });
     Table {
         title: "engines",
-        head: &["id", "url", "state", "requests", "prefill waiting", "kv", "prefill tok/s", "latency error"],
+        head: &["id", "url", "state", "requests", "prefill waiting", "kv", "level", "prefill tok/s", "latency error"],
         rows: rows.collect(),
     }
 }
@@ -245,6 +248,8 @@ pub(super) mod tests {
              plimsoll_time_to_first_token_seconds_bucket{{le=\"2.5\",model=\"m\",class=\"high\"}} {ended}\n\
              plimsoll_time_to_first_token_seconds_bucket{{le=\"+Inf\",model=\"m\",class=\"high\"}} {ended}\n\
              plimsoll_traffic_level{{model=\"m\",stage=\"prefill\"}} 0.875\n\
+             plimsoll_engine_water_level{{engine=\"0\",stage=\"prefill\"}} 0.125\n\
+             plimsoll_engine_water_level{{engine=\"0\",stage=\"decode\"}} 0.625\n\
              plimsoll_traffic_share{{model=\"m\",class=\"low\"}} 0.25\n\
              plimsoll_traffic_queue_requests{{model=\"m\",class=\"low\"}} 42\n\
              plimsoll_prompt_tokens_total{{model=\"m\"}} {}\n\
@@ -273,7 +278,7 @@ pub(super) mod tests {
             let table = tables.iter().find(|table| table.title == title).unwrap();
             table.rows.iter().find(|row| row[0] == first).unwrap().clone()
         };
-        assert_eq!(row("engines", "0")[2..6], ["healthy", "7", "12.3k", "25.0%"]);
+        assert_eq!(row("engines", "0")[2..7], ["healthy", "7", "12.3k", "25.0%", "62.5%"]);
         // 40 ended in two seconds, ten of them within 0.1 s.
         assert_eq!(row("classes", "high"), ["high", "20.0", "-", "-", "-", "-", "<2.5", "<2.5"]);
         assert_eq!(row("classes", "low")[2..6], ["42", "-", "-", "25.0%"]);
