@@ -1,5 +1,7 @@
 //! Figures while a run goes on.
 
+use crate::bucket_map::Observed;
+use crate::engine::StepReport;
 use crate::histogram::Histogram;
 use crate::report::{ClassFigures, RegionFigures, Requests, Tokens};
 use crate::series::{Found, Series};
@@ -77,6 +79,10 @@ pub(crate) struct Collector {
     prompt_tokens: u64,
     cached_tokens: u64,
     output_tokens: u64,
+    /// Of prompts of which it is known: their tokens, those that some place was believed to hold, and those that the chosen one was.
+    known_tokens: u64,
+    best_tokens: u64,
+    believed_tokens: u64,
     /// In millionths, so that sums do not depend on their order.
     hit_millionths: u128,
     answered: u64,
@@ -84,6 +90,7 @@ pub(crate) struct Collector {
     regions: Vec<(String, OfRegion)>,
     pub(crate) instances: Vec<OfInstance>,
     pub(crate) series: Series,
+    pub(crate) contexts: Observed,
     pub(crate) first_arrival: Option<Nanos>,
     pub(crate) last_end: Nanos,
 }
@@ -109,6 +116,7 @@ impl Collector {
             let of = self.classes.entry(class).or_default();
             of.requests += 1;
             of.refused += 1;
+            self.series.ended(at, class, false);
         }
         self.series.refused(at);
         self.last_end = self.last_end.max(at);
@@ -120,6 +128,7 @@ impl Collector {
         let of = self.classes.entry(class).or_default();
         of.requests += 1;
         of.failed += 1;
+        self.series.ended(at, class, false);
         self.series.failed(at);
         self.last_end = self.last_end.max(at);
     }
@@ -144,6 +153,12 @@ impl Collector {
             good &= tpot <= self.slo.tpot.0;
         }
         of.good += u64::from(good);
+        self.series.ended(Nanos(one.ended_ns), class, good);
+        if let Some((best, believed)) = held {
+            self.known_tokens += one.prompt_tokens;
+            self.best_tokens += best;
+            self.believed_tokens += believed;
+        }
         if let Some((_, of)) = one.region.and_then(|region| self.regions.get_mut(region)) {
             of.completed += 1;
             of.good += u64::from(good);
@@ -168,6 +183,18 @@ impl Collector {
         self.last_end = self.last_end.max(Nanos(one.ended_ns));
     }
 
+    /// Steps in a row that are over.
+    pub(crate) fn steps(&mut self, steps: &StepReport) {
+        self.itl.record_ramp(steps.ramp, steps.steps, steps.tokens_each);
+        self.series.gaps(steps);
+    }
+
+    /// A token after a longer pause.
+    pub(crate) fn gap(&mut self, now: Nanos, gap: Nanos) {
+        self.itl.record(gap.0);
+        self.series.gap(now, gap);
+    }
+
     pub(crate) fn duration(&self) -> Nanos {
         self.last_end.since(self.first_arrival.unwrap_or(Nanos::ZERO))
     }
@@ -176,6 +203,7 @@ impl Collector {
         let seconds = self.duration().as_secs_f64();
         let per_s = |tokens: u64| if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
         let share = |part: f64, whole: u64| if whole > 0 { part / whole as f64 } else { 0.0 };
+        let of_known = |tokens: u64| (self.known_tokens > 0).then(|| tokens as f64 / self.known_tokens as f64);
         Tokens {
             prompt: self.prompt_tokens,
             cached: self.cached_tokens,
@@ -183,6 +211,8 @@ impl Collector {
             prefilled,
             loaded,
             hit_rate: share(self.cached_tokens as f64, self.prompt_tokens),
+            held_by_fleet: of_known(self.best_tokens),
+            held_where_placed: of_known(self.believed_tokens),
             hit_rate_mean_of_requests: share(self.hit_millionths as f64 / 1e6, self.answered),
             output_per_s: per_s(self.output_tokens),
             prompt_per_s: per_s(self.prompt_tokens),

@@ -1,9 +1,11 @@
 //! One page with everything on it: tables and curves of one run or several side by side, no file and no network besides.
 
 mod chart;
+mod curves;
+mod heat;
 
 use crate::report::Report;
-use chart::{Chart, Line};
+use heat::Range;
 use std::fmt::Write as _;
 
 /// Told apart by people who see colours differently (Okabe and Ito 2008).
@@ -52,7 +54,9 @@ pub fn page(reports: &[Report]) -> String {
     }
     html.push_str("</p>");
     figures(&mut html, reports, &names);
-    curves(&mut html, reports);
+    curves::write(&mut html, reports);
+    funnel(&mut html, reports, &names);
+    contexts(&mut html, reports, &names);
     shares(&mut html, reports, &names);
     html.push_str("</body></html>\n");
     html
@@ -120,71 +124,32 @@ fn figures(html: &mut String, reports: &[Report], names: &[String]) {
     html.push_str("</table>");
 }
 
-fn curves(html: &mut String, reports: &[Report]) {
-    type Column = fn(&Report) -> Vec<Option<f64>>;
-    let charts: [(&str, Vec<(Column, bool)>); 11] = [
-        (
-            "Arrivals per second (dashed: refused or failed)",
-            vec![(|r| r.over_time.arrived_per_s.iter().copied().map(Some).collect(), false), (unserved, true)],
-        ),
-        (
-            "Time to first token, ms (solid p50, dashed p90)",
-            vec![(|r| r.over_time.ttft_p50_ms.clone(), false), (|r| r.over_time.ttft_p90_ms.clone(), true)],
-        ),
-        ("Cached share of prompt tokens", vec![(|r| r.over_time.hit_rate.clone(), false)]),
-        (
-            "Output tokens per second",
-            vec![(|r| r.over_time.output_tokens_per_s.iter().copied().map(Some).collect(), false)],
-        ),
-        (
-            "Requests running (dashed: waiting)",
-            vec![(|r| r.over_time.running.clone(), false), (|r| r.over_time.waiting.clone(), true)],
-        ),
-        ("KV tokens in use", vec![(|r| r.over_time.kv_tokens.clone(), false)]),
-        ("KV of the fullest instance over the mean", vec![(|r| r.over_time.fullest_over_mean.clone(), false)]),
-        (
-            "Share of prompt tokens that the chosen engine was believed to hold (dashed: any engine)",
-            vec![(|r| r.over_time.held_where_placed.clone(), false), (|r| r.over_time.held_by_fleet.clone(), true)],
-        ),
-        (
-            "Running requests moved per second",
-            vec![(|r| r.over_time.moved_per_s.iter().copied().map(Some).collect(), false)],
-        ),
-        ("Engines that are up or starting", vec![(|r| r.over_time.instances.clone(), false)]),
-        ("GPU-hours so far of engines that are up or starting", vec![(gpu_hours, false)]),
-    ];
-    html.push_str("<h2>Over time</h2><div class=\"charts\">");
-    for (title, columns) in charts {
-        let mut chart = Chart::new(title);
-        for (nth, report) in reports.iter().enumerate() {
-            for (column, dashed) in &columns {
-                let points = column(report).into_iter().enumerate();
-                let at = |bin: usize| (bin as f64 + 0.5) * report.over_time.bin_s / 60.0;
-                let points = points.filter_map(|(bin, value)| Some((at(bin), value?))).collect();
-                chart.lines.push(Line { colour: colour(nth), dashed: *dashed, points });
-            }
-        }
-        chart.write(html);
+/// What became of the prompts' tokens on their way to a cache, run beside run.
+fn funnel(html: &mut String, reports: &[Report], names: &[String]) {
+    let share = |share: Option<f64>| share.unwrap_or(0.0) * 100.0;
+    html.push_str("<h2>Hit funnel</h2><div class=\"charts\">");
+    for (nth, report) in reports.iter().enumerate() {
+        let tokens = &report.tokens;
+        let values = [
+            ("any engine held", share(tokens.held_by_fleet)),
+            ("the chosen one held", share(tokens.held_where_placed)),
+            ("cached", tokens.hit_rate * 100.0),
+        ];
+        chart::named_bars(html, &format!("{}: share of prompt tokens, %", names[nth]), colour(nth), &values);
     }
     html.push_str("</div>");
 }
 
-fn unserved(report: &Report) -> Vec<Option<f64>> {
-    let (refused, failed) = (&report.over_time.refused_per_s, &report.over_time.failed_per_s);
-    refused.iter().zip(failed).map(|(refused, failed)| Some(refused + failed)).collect()
-}
-
-/// Of the instances there were, added up.
-fn gpu_hours(report: &Report) -> Vec<Option<f64>> {
-    let gpus = f64::from(report.setup.gpus) / f64::from(report.setup.instances.max(1));
-    let (mut sum, mut instances) = (0.0, 0.0);
-    let one = |now: &Option<f64>| {
-        // Nobody looked in this bin: as many as before.
-        instances = now.unwrap_or(instances);
-        sum += instances * gpus * report.over_time.bin_s / 3_600.0;
-        Some(sum)
-    };
-    report.over_time.instances.iter().map(one).collect()
+/// Where contexts of which length ran; the colours mean the same in all runs.
+fn contexts(html: &mut String, reports: &[Report], names: &[String]) {
+    let Some(range) = Range::of(reports) else { return };
+    html.push_str("<h2>Contexts by instance</h2>");
+    heat::legend(html, range);
+    html.push_str("<div class=\"charts\">");
+    for (report, name) in reports.iter().zip(names) {
+        heat::map(html, &format!("{name}: median context of running requests by instance"), report, range);
+    }
+    html.push_str("</div>");
 }
 
 fn shares(html: &mut String, reports: &[Report], names: &[String]) {
@@ -207,15 +172,6 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::report::{FORMAT, Setup};
-
-    #[test]
-    fn gpu_hours_add_up_over_bins_that_nobody_looked_into() {
-        let mut report = Report::empty();
-        (report.setup.gpus, report.setup.instances) = (16, 2);
-        report.over_time.bin_s = 1_800.0;
-        report.over_time.instances = vec![Some(2.0), None, Some(1.0)];
-        assert_eq!(gpu_hours(&report), [Some(8.0), Some(16.0), Some(20.0)]);
-    }
 
     #[test]
     fn a_page_needs_nothing_but_itself_and_no_name_breaks_it() {

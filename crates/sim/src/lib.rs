@@ -9,9 +9,11 @@
 pub mod agenda;
 pub mod answers;
 pub mod baselines;
+pub mod bucket_map;
 pub mod collect;
 pub mod compare;
 mod door;
+mod eighths;
 pub mod engine;
 pub mod experiment;
 pub mod gateway;

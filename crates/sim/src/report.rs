@@ -2,6 +2,7 @@
 //!
 //! Refused and failed requests stand beside the latencies, because a policy that refuses everybody has the best ones.
 
+use crate::bucket_map::BucketMap;
 use crate::histogram::Summary;
 use crate::series::Columns;
 use crate::world::MoveFigures;
@@ -46,6 +47,8 @@ pub struct Report {
     pub regions: BTreeMap<String, RegionFigures>,
     pub instances: Vec<InstanceFigures>,
     pub over_time: Columns,
+    #[serde(default)]
+    pub bucket_map: BucketMap,
 }
 
 /// What was asked.
@@ -93,7 +96,13 @@ pub struct Tokens {
     pub loaded: u64,
     /// `cached / prompt`.
     pub hit_rate: f64,
-    /// The same of each request, averaged.
+    /// Share of the prompts' tokens that some engine was believed to hold when they were placed, and that the chosen one was;
+    /// `None` where nobody knows of caches.
+    #[serde(default)]
+    pub held_by_fleet: Option<f64>,
+    #[serde(default)]
+    pub held_where_placed: Option<f64>,
+    /// `hit_rate` of each request, averaged.
     pub hit_rate_mean_of_requests: f64,
     pub output_per_s: f64,
     pub prompt_per_s: f64,
@@ -164,6 +173,7 @@ impl Report {
             regions: BTreeMap::new(),
             instances: Vec::new(),
             over_time: Columns::default(),
+            bucket_map: BucketMap::default(),
         }
     }
 

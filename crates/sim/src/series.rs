@@ -1,6 +1,9 @@
 //! What happened when: figures over time in a bounded number of bins, whose width doubles as the run grows longer.
 
-use plimsoll_core::Nanos;
+use crate::eighths::Eighths;
+use crate::engine::StepReport;
+use crate::step_time::FS_PER_NS;
+use plimsoll_core::{Class, Nanos};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -9,6 +12,11 @@ use std::collections::BTreeMap;
 pub const MOST_BINS: usize = 240;
 /// Width of the first ones.
 const FIRST_WIDTH: Nanos = Nanos::from_millis(250);
+
+/// Femtoseconds.
+const FS_PER_US: u64 = 1_000 * FS_PER_NS as u64;
+
+const CLASSES: usize = Class::ALL.len();
 
 /// Figures of one span of time.
 #[derive(Clone, Debug, Default)]
@@ -25,8 +33,12 @@ struct Bin {
     best_tokens: u64,
     believed_tokens: u64,
     moved: u64,
-    /// Times to first token in eighths of powers of two of a millisecond.
-    ttft: BTreeMap<u16, u32>,
+    /// Microseconds, as are the gaps.
+    ttft: Eighths,
+    gaps: Eighths,
+    /// By class: requests that ended, and of them those whose answer was good.
+    ended: [u64; CLASSES],
+    good: [u64; CLASSES],
     samples: u64,
     running: u64,
     waiting: u64,
@@ -60,9 +72,10 @@ impl Bin {
             (&mut self.serving, more.serving),
         ];
         pairs.into_iter().for_each(|(own, more)| *own += more);
-        for (bucket, count) in &more.ttft {
-            *self.ttft.entry(*bucket).or_insert(0) += count;
-        }
+        let classes = [(&mut self.ended, &more.ended), (&mut self.good, &more.good)];
+        classes.into_iter().for_each(|(own, more)| own.iter_mut().zip(more).for_each(|(own, more)| *own += more));
+        self.ttft.merge(&more.ttft);
+        self.gaps.merge(&more.gaps);
     }
 }
 
@@ -118,6 +131,14 @@ pub struct Columns {
     /// Of completed requests, when their first token came; so are the hit rate and what was held.
     pub ttft_p50_ms: Vec<Option<f64>>,
     pub ttft_p90_ms: Vec<Option<f64>>,
+    /// Gaps between two tokens of one answer, when the second came.
+    #[serde(default)]
+    pub itl_p50_ms: Vec<Option<f64>>,
+    #[serde(default)]
+    pub itl_p90_ms: Vec<Option<f64>>,
+    /// By class: share of the requests that ended whose answer met both targets; refused and failed ones did not.
+    #[serde(default)]
+    pub attainment: BTreeMap<String, Vec<Option<f64>>>,
     pub hit_rate: Vec<Option<f64>>,
     /// Share of the prompts' tokens that some engine was believed to hold when they were placed.
     #[serde(default)]
@@ -186,7 +207,56 @@ impl Series {
             bin.best_tokens += best;
             bin.believed_tokens += believed;
         }
-        *bin.ttft.entry(ttft_bucket(ttft)).or_insert(0) += 1;
+        bin.ttft.add(ttft.0 / 1_000, 1);
+    }
+
+    /// One token after another: steps in a row, each of which gave so many requests a token. Every one is counted where it
+    /// ended and by what it took, so that it does not matter how a row was cut.
+    pub fn gaps(&mut self, steps: &StepReport) {
+        let StepReport { ramp, tokens_each, .. } = *steps;
+        if tokens_each == 0 {
+            return;
+        }
+        let ends = |step: u64| (steps.begun_fs + ramp.total_fs(step)).div_ceil(FS_PER_NS);
+        let us = |step: u64| ramp.step_fs(step) / FS_PER_US;
+        let mut done = 0;
+        while done < steps.steps {
+            let at = Nanos(u64::try_from(ends(done + 1)).unwrap_or(u64::MAX));
+            let next_bin = self.end_of_bin(at);
+            // Those that end before the next bin begins, and are no longer than their eighth.
+            let span_fs = (u128::from(next_bin.0.saturating_sub(1)) * FS_PER_NS + 1).saturating_sub(steps.begun_fs);
+            let in_bin = match ramp.total_fs(steps.steps) < span_fs {
+                true => steps.steps,
+                false => ramp.steps_to(span_fs, steps.steps) - 1,
+            };
+            let longer_fs = Eighths::beyond(us(done)).saturating_mul(FS_PER_US);
+            let alike = match ramp.growth_fs {
+                0 => steps.steps,
+                growth => done + longer_fs.saturating_sub(ramp.step_fs(done)).div_ceil(growth),
+            };
+            let until = in_bin.min(alike).clamp(done + 1, steps.steps);
+            self.bin(at).gaps.add(us(done), (until - done) * tokens_each);
+            done = until;
+        }
+    }
+
+    /// When the bin of a moment ends.
+    fn end_of_bin(&mut self, at: Nanos) -> Nanos {
+        self.bin(at);
+        let origin = self.origin.unwrap_or(at);
+        origin + Nanos((at.since(origin).0 / self.width.0 + 1).saturating_mul(self.width.0))
+    }
+
+    /// A single gap that ended at `end`.
+    pub fn gap(&mut self, end: Nanos, gap: Nanos) {
+        self.bin(end).gaps.add(gap.0 / 1_000, 1);
+    }
+
+    /// A request of a class has ended, however it did.
+    pub fn ended(&mut self, at: Nanos, class: Class, good: bool) {
+        let bin = self.bin(at);
+        bin.ended[class as usize] += 1;
+        bin.good[class as usize] += u64::from(good);
     }
 
     pub fn completed(&mut self, at: Nanos, output_tokens: u64) {
@@ -214,7 +284,16 @@ impl Series {
             let one = |bin: &Bin| (under(bin) > 0).then(|| over(bin) as f64 / under(bin) as f64);
             self.bins.iter().map(one).collect()
         };
-        let ttft = |share: f64| self.bins.iter().map(|bin| ttft_at(&bin.ttft, share)).collect();
+        let ms = |of: fn(&Bin) -> &Eighths, share: f64| {
+            self.bins.iter().map(|bin| of(bin).at(share).map(|us| us / 1e3)).collect()
+        };
+        let attained = |class: Class| {
+            let of = class as usize;
+            let one = |bin: &Bin| (bin.ended[of] > 0).then(|| bin.good[of] as f64 / bin.ended[of] as f64);
+            self.bins.iter().map(one).collect::<Vec<_>>()
+        };
+        let there = |class: &Class| self.bins.iter().any(|bin| bin.ended[*class as usize] > 0);
+        let classes = Class::ALL.into_iter().filter(there);
         Columns {
             bin_s: width_s,
             arrived_per_s: rate(|bin| bin.arrived),
@@ -222,8 +301,11 @@ impl Series {
             refused_per_s: rate(|bin| bin.refused),
             failed_per_s: rate(|bin| bin.failed),
             output_tokens_per_s: rate(|bin| bin.output_tokens),
-            ttft_p50_ms: ttft(0.5),
-            ttft_p90_ms: ttft(0.9),
+            ttft_p50_ms: ms(|bin| &bin.ttft, 0.5),
+            ttft_p90_ms: ms(|bin| &bin.ttft, 0.9),
+            itl_p50_ms: ms(|bin| &bin.gaps, 0.5),
+            itl_p90_ms: ms(|bin| &bin.gaps, 0.9),
+            attainment: classes.map(|class| (class.as_str().to_owned(), attained(class))).collect(),
             hit_rate: ratio(|bin| bin.cached_tokens, |bin| bin.prompt_tokens),
             held_by_fleet: ratio(|bin| bin.best_tokens, |bin| bin.known_tokens),
             held_where_placed: ratio(|bin| bin.believed_tokens, |bin| bin.known_tokens),
@@ -237,27 +319,10 @@ impl Series {
     }
 }
 
-/// Eighths of powers of two of a microsecond.
-fn ttft_bucket(ttft: Nanos) -> u16 {
-    let us = (ttft.0 / 1_000) | 8;
-    let shift = 60 - us.leading_zeros() as u16;
-    shift * 8 + (us >> shift) as u16 - 8
-}
-
-fn ttft_at(buckets: &BTreeMap<u16, u32>, share: f64) -> Option<f64> {
-    let count: u64 = buckets.values().map(|count| u64::from(*count)).sum();
-    let wanted = ((count as f64 * share).ceil() as u64).max(1);
-    let mut seen = 0;
-    buckets.iter().find_map(|(bucket, count)| {
-        seen += u64::from(*count);
-        let us = (2 * u64::from(8 + bucket % 8) + 1) << (bucket / 8);
-        (seen >= wanted).then(|| us as f64 / 2_000.0)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::step_time::Ramp;
 
     /// Found in review: bins began at 0, so a trace of one hour that began at noon had one wide bin.
     #[test]
@@ -292,5 +357,43 @@ mod tests {
         assert!(columns.running.iter().all(|running| *running == Some(3.0)));
         let p50 = columns.ttft_p50_ms[3].unwrap();
         assert!((30.0..70.0).contains(&p50), "{p50}");
+    }
+
+    /// A run of steps gives its gaps to the bins in which they ended, and none is lost or counted twice.
+    #[test]
+    fn gaps_lie_where_they_ended() {
+        let mut series = Series::default();
+        series.arrived(Nanos::ZERO);
+        // 100 steps of 20 ms and a little more each, up to 2.05 s; three tokens each.
+        let ramp = Ramp { first_fs: 20_000_000_000_000, growth_fs: 10_000_000_000 };
+        let whole = StepReport { begun_fs: 0, ramp, steps: 100, tokens_each: 3 };
+        series.gaps(&whole);
+        series.gap(Nanos::from_secs(1), Nanos::from_millis(900));
+        let counts: Vec<u64> = series.bins.iter().map(|bin| bin.gaps.count()).collect();
+        assert_eq!((counts.len(), counts.iter().sum::<u64>()), (9, 301));
+        assert!(counts[..8].iter().all(|count| (33..=40).contains(count)), "{counts:?}");
+        let columns = series.columns();
+        assert!(columns.itl_p50_ms.iter().all(|gap| (19.0..22.5).contains(&gap.unwrap())), "{:?}", columns.itl_p50_ms);
+        // Step by step.
+        let mut single = Series::default();
+        single.arrived(Nanos::ZERO);
+        for step in 0..100 {
+            let ramp = Ramp { first_fs: ramp.step_fs(step), growth_fs: 7 };
+            single.gaps(&StepReport { begun_fs: whole.ramp.total_fs(step), ramp, steps: 1, tokens_each: 3 });
+        }
+        single.gap(Nanos::from_secs(1), Nanos::from_millis(900));
+        let same = series.bins.iter().zip(&single.bins).all(|(one, other)| one.gaps == other.gaps);
+        assert!(same && series.bins.len() == single.bins.len());
+    }
+
+    #[test]
+    fn attainment_is_of_those_that_ended_then() {
+        let mut series = Series::default();
+        for (ms, good) in [(0, true), (100, false), (600, true), (700, true)] {
+            series.ended(Nanos::from_millis(ms), Class::Low, good);
+        }
+        let columns = series.columns();
+        assert_eq!(columns.attainment.keys().collect::<Vec<_>>(), ["low"]);
+        assert_eq!(columns.attainment["low"], [Some(0.5), None, Some(1.0)]);
     }
 }

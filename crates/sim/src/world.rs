@@ -377,6 +377,7 @@ impl<'a> World<'a> {
             sample.fullest_kv_tokens = sample.fullest_kv_tokens.max(kv);
         }
         self.figures.series.sample(now, sample);
+        self.look_at_contexts();
         self.ask_mover();
         if self.agenda.len() as u64 > self.idle_events {
             self.idle_events += 1;
@@ -389,6 +390,18 @@ impl<'a> World<'a> {
             return Ok(());
         }
         if self.in_flight() > 0 { Err(self.stuck("no engine has anything to do")) } else { Ok(()) }
+    }
+
+    /// What everybody who runs has for a context, now and then.
+    fn look_at_contexts(&mut self) {
+        if !self.figures.contexts.due(self.now) {
+            return;
+        }
+        for (id, engine) in self.engines.iter().enumerate().filter(|(_, engine)| engine.up) {
+            for context in engine.instance.contexts(self.now) {
+                self.figures.contexts.see(self.now, id as u32, context);
+            }
+        }
     }
 
     fn announce(&mut self, instance: u32, ends: Option<Nanos>) {
@@ -404,7 +417,7 @@ impl<'a> World<'a> {
             return;
         }
         let steps = instance.end(&mut self.happened);
-        self.figures.itl.record_ramp(steps.ramp, steps.steps, steps.tokens_each);
+        self.figures.steps(&steps);
         self.settle();
         self.let_go(id);
         let ends = self.engines[id as usize].instance.begin(&self.clock, &mut self.happened);

@@ -6,7 +6,7 @@ use plimsoll_load::PolicyKind;
 use plimsoll_sim::baselines::Policy;
 use plimsoll_sim::question::Question;
 use plimsoll_sim::world::{Change, Nobody};
-use plimsoll_sim::{Report, Warp, report};
+use plimsoll_sim::{Report, Warp, html, report};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -128,5 +128,61 @@ fn reports_are_what_the_schema_says() {
         let mut short = document.clone();
         short["tokens"].as_object_mut().unwrap().remove("cached");
         assert_eq!(check(&short, &schema, &schema, "report").unwrap_err(), "report.tokens: cached is missing");
+    }
+}
+
+/// What the page promises: load, TTFT and ITL, attainment by class, hit funnel, map of contexts, moves, engines, GPU-hours; run beside run.
+#[test]
+fn pages_have_every_plot_with_something_on_it() {
+    let reports = reports();
+    let page = html::page(&reports);
+    for (title, runs, drawn) in [
+        ("Arrivals per second (dashed: refused or failed)", 1, 4),
+        ("Time to first token, ms (solid p50, dashed p90)", 1, 4),
+        ("Time between tokens, ms (solid p50, dashed p90)", 1, 4),
+        ("Class high: requests within both targets, %", 1, 2),
+        ("share of prompt tokens, %", 2, 3),
+        ("median context of running requests by instance", 2, 9),
+        ("Running requests moved per second", 1, 2),
+        ("Engines that are up or starting", 1, 2),
+        ("GPU-hours so far of engines that are up or starting", 1, 2),
+    ] {
+        let captioned = |figure: &&str| {
+            figure
+                .split_once("</figcaption>")
+                .is_some_and(|(caption, _)| caption.trim_end_matches(char::is_numeric).ends_with(title))
+        };
+        let figures: Vec<&str> = page.split("<figcaption>").filter(captioned).collect();
+        assert_eq!(figures.len(), runs, "{title}");
+        for figure in figures {
+            let figure = figure.split("</svg>").next().unwrap();
+            let shapes = figure.matches("<polyline").count() + figure.matches("<rect").count();
+            assert!(shapes >= drawn && !figure.contains("NaN"), "{title}: {shapes} in {figure}");
+        }
+    }
+}
+
+#[test]
+fn what_is_seen_over_time_adds_up_to_the_whole() {
+    for report in reports() {
+        let over = &report.over_time;
+        // Requests of a class that ended within a bin, by their share: the whole's attainment lies between the bins'.
+        for (class, figures) in &report.classes {
+            let shares: Vec<f64> = over.attainment[class].iter().flatten().copied().collect();
+            let (least, most) =
+                (shares.iter().copied().fold(1.0, f64::min), shares.iter().copied().fold(0.0, f64::max));
+            assert!((least..=most).contains(&figures.attainment), "{class}: {} of {shares:?}", figures.attainment);
+        }
+        let mut gaps: Vec<f64> = over.itl_p50_ms.iter().flatten().copied().collect();
+        gaps.sort_by(f64::total_cmp);
+        let median = gaps[gaps.len() / 2];
+        assert!((0.8..1.25).contains(&(median / report.itl_ms.p50)), "{median} for {}", report.itl_ms.p50);
+        assert!(report.itl_ms.max >= gaps[gaps.len() - 1] * 0.93);
+        // Prompts have 400 to 3,400 tokens and grow by their sessions and answers.
+        let contexts: Vec<f64> = report.bucket_map.median_context_tokens.iter().flatten().flatten().copied().collect();
+        assert!(contexts.len() >= 9 && contexts.iter().all(|tokens| (350.0..4_000.0).contains(tokens)), "{contexts:?}");
+        assert_eq!(report.bucket_map.median_context_tokens.len(), 3);
+        let (best, chosen) = (report.tokens.held_by_fleet.unwrap(), report.tokens.held_where_placed.unwrap());
+        assert!(best >= chosen && chosen > 0.0 && best < 1.0, "{best} {chosen}");
     }
 }

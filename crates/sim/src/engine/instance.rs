@@ -29,6 +29,8 @@ pub struct InstanceTotals {
 /// Steps that are over, for the distribution of gaps between tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepReport {
+    /// Exact, when the first of them began.
+    pub begun_fs: u128,
     pub ramp: Ramp,
     pub steps: u64,
     /// Requests that got a token in each of them, besides those that got their first.
@@ -217,7 +219,7 @@ impl Instance {
     /// The run that was announced last is over: what became of whom. Call [`Self::begin`] then.
     pub fn end(&mut self, out: &mut Vec<Happened>) -> StepReport {
         let Some(run) = self.run.take() else { return StepReport::default() };
-        let took = run.ramp.total_fs(run.steps);
+        let (took, begun_fs) = (run.ramp.total_fs(run.steps), self.edge_fs);
         self.edge_fs += took;
         if run.waits {
             for (rank, key) in std::mem::take(&mut self.gone) {
@@ -251,7 +253,7 @@ impl Instance {
         let firsts = out[first..].iter().filter(|one| !matches!(one, Happened::Finished { .. })).count();
         self.totals.output_tokens += tokens_each * run.steps + firsts as u64;
         debug_assert!(newcomers == 0 || run.steps == 1);
-        StepReport { ramp: run.ramp, steps: run.steps, tokens_each }
+        StepReport { begun_fs, ramp: run.ramp, steps: run.steps, tokens_each }
     }
 
     /// Plans and begins the next step or run. Returns when it ends; `None` when there is nothing to do.
@@ -322,6 +324,12 @@ impl Instance {
         self.generation = self.generation.wrapping_add(1);
         let span = self.run.map_or(0, |run| run.ramp.total_fs(run.steps));
         Nanos(u64::try_from((self.edge_fs + span).div_ceil(FS_PER_NS)).unwrap_or(u64::MAX))
+    }
+
+    /// Context of everybody who runs, at a time within the run.
+    pub fn contexts(&self, now: Nanos) -> impl Iterator<Item = u64> + '_ {
+        let ahead = self.steps_over(now);
+        self.ranks.iter().flat_map(move |rank| rank.contexts(ahead))
     }
 
     /// What each rank tells of its load.

@@ -427,6 +427,17 @@ impl Rank {
         jobs.map(move |job| (job.key, job.kv_tokens + step - job.joined_step))
     }
 
+    /// Context of everybody who runs: the whole prompt of who computes it, else the KV held after the steps that are over and `ahead`
+    /// further ones.
+    pub fn contexts(&self, ahead: u64) -> impl Iterator<Item = u64> + '_ {
+        let step = self.batch.step() + ahead;
+        let running = self.running.values().map(|slot| self.job(*slot));
+        running.map(move |job| match job.rest_tokens() {
+            0 => job.kv_tokens + step - job.joined_step,
+            _ => job.goal_tokens,
+        })
+    }
+
     /// Takes a decoding request out with all that it holds, as it stands after the steps that are over.
     pub(super) fn take_out(&mut self, key: Key) -> Option<Job> {
         let of = |slot: &&Slot| self.job(**slot).key == key;

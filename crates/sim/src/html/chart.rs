@@ -3,11 +3,11 @@
 use super::escape;
 use std::fmt::Write as _;
 
-const WIDTH: f64 = 520.0;
-const HEIGHT: f64 = 190.0;
-const LEFT: f64 = 52.0;
-const BOTTOM: f64 = 24.0;
-const TOP: f64 = 8.0;
+pub(super) const WIDTH: f64 = 520.0;
+pub(super) const HEIGHT: f64 = 190.0;
+pub(super) const LEFT: f64 = 52.0;
+pub(super) const BOTTOM: f64 = 24.0;
+pub(super) const TOP: f64 = 8.0;
 
 /// One curve: minutes and values.
 pub(super) struct Line {
@@ -68,6 +68,26 @@ pub(super) fn bars(html: &mut String, title: &str, colour: &str, values: &[f64])
     html.push_str("</svg></figure>");
 }
 
+/// Bars of shares in per cent, from 0 to 100, with a name below and the value on top of each.
+pub(super) fn named_bars(html: &mut String, title: &str, colour: &str, values: &[(&str, f64)]) {
+    begin(html, title, 100.0);
+    let width = (WIDTH - LEFT - 4.0) / values.len().max(1) as f64;
+    for (nth, (name, value)) in values.iter().enumerate() {
+        let (x, y) = (LEFT + (nth as f64 + 0.15) * width, height(value / 100.0));
+        let (wide, high, middle) = (width * 0.7, HEIGHT - BOTTOM - y, LEFT + (nth as f64 + 0.5) * width);
+        let _ = write!(
+            html,
+            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{wide:.1}\" height=\"{high:.1}\" fill=\"{colour}\"/>\
+             <text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{value:.1}</text>\
+             <text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            (y - 3.0).max(TOP + 8.0),
+            HEIGHT - 6.0,
+            escape(name)
+        );
+    }
+    html.push_str("</svg></figure>");
+}
+
 /// Caption, and lines at quarters of the height.
 fn begin(html: &mut String, title: &str, most: f64) {
     let _ = write!(
@@ -110,7 +130,7 @@ fn round_up(value: f64) -> f64 {
 }
 
 /// Short, for an axis.
-fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     let short = |value: f64| {
         let text = format!("{value:.2}");
         text.trim_end_matches('0').trim_end_matches('.').to_owned()

@@ -63,6 +63,7 @@ impl World<'_> {
             regions: self.figures.regions(),
             instances,
             over_time: self.figures.series.columns(),
+            bucket_map: self.figures.contexts.map(self.engines.len() as u32),
             requests: self.figures.requests,
             setup: self.setup,
         }

@@ -280,7 +280,7 @@ impl World<'_> {
                 }
                 Happened::Resumed { key } => {
                     let Some(request) = request(&mut self.requests, key) else { continue };
-                    self.figures.itl.record(now.since(request.last_token).0);
+                    self.figures.gap(now, now.since(request.last_token));
                     request.last_token = now;
                 }
                 Happened::Preempted { key } => {
@@ -290,7 +290,7 @@ impl World<'_> {
                 Happened::TookOver { key } => {
                     let Some(request) = request(&mut self.requests, key) else { continue };
                     let gap = now.since(request.last_token);
-                    self.figures.itl.record(gap.0);
+                    self.figures.gap(now, gap);
                     if std::mem::take(&mut request.moved) {
                         self.moves.paused(gap);
                         self.figures.series.moved(now);
