@@ -28,7 +28,7 @@ use plimsoll_load::{AttemptEnd, Charge};
 use plimsoll_protocol::prompt::TextIds;
 use plimsoll_protocol::request::{Api, MAX_MODEL_BYTES, PromptIds, PromptSize, RequestFacts, prompt_ids, scan};
 use plimsoll_protocol::wishes::Wishes;
-use plimsoll_traffic::class::classify;
+use plimsoll_traffic::class::basis::Basis as ClassBasis;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -137,8 +137,15 @@ async fn generation(
     let turn = cache.as_ref().map(|plan| *plan.turn());
     let best_tokens = cache.as_ref().map(|plan| plan.best_tokens(shared, &settings.policy));
     let past = cache.as_ref().map(CachePlan::past);
-    let verdict = classify(&class_rules(&settings), prompt_tokens, best_tokens, past.unwrap_or_default());
-    let verdict = shared.traffic.class(verdict, wishes.class, &tenant);
+    let class_basis = ClassBasis {
+        rules: class_rules(&settings),
+        input_tokens: prompt_tokens,
+        predicted_hit_tokens: best_tokens,
+        past: past.unwrap_or_default(),
+        asked: wishes.class,
+        bounds: shared.traffic.bounds(&tenant),
+    };
+    let verdict = class_basis.decide();
     let output_tokens = facts.max_output_tokens.unwrap_or(settings.policy.assumed_output_tokens);
     let charge = Charge {
         uncached_prefill_tokens: prompt_tokens,
@@ -161,6 +168,7 @@ async fn generation(
         stream: facts.stream,
         class: verdict.class,
         class_rule: verdict.rule,
+        class_basis,
         prompt_tokens,
         prompt_tokens_exact: ids.is_some() || matches!(facts.prompt, PromptSize::Tokens(_)),
         compared_by: cache.as_ref().map(|plan| plan.basis().as_str()),
@@ -360,8 +368,8 @@ async fn answer(flow: Box<Flow>, stream: bool, keep_alive: Duration) -> Response
 
 fn respond(flow: Box<Flow>, begun: Result<Begun, ApiError>) -> Response<GatewayBody> {
     let by_itself = (flow.class, 0.0);
-    let told = |traffic: TrafficRecord| (traffic.class, traffic.queue_wait_ms);
-    let explained = flow.explain.then(|| flow.record.lock().traffic.map_or(by_itself, told));
+    let told = |traffic: &TrafficRecord| (traffic.class, traffic.queue_wait_ms);
+    let explained = flow.explain.then(|| flow.record.lock().traffic.as_ref().map_or(by_itself, told));
     let mut response = answer_of(flow, begun);
     if let Some((class, waited_ms)) = explained {
         response.headers_mut().insert(CLASS, HeaderValue::from_static(class.as_str()));

@@ -43,7 +43,16 @@ pub(crate) async fn admit(flow: &mut Flow) -> Result<(), Failure> {
             lane.count(go.class, go.waited, go.cost_tokens);
             let Go { class, waited, why, level, share, .. } = go;
             let queue_wait_ms = waited.as_millis_f64();
-            flow.record.lock().traffic = Some(TrafficRecord { why: why.as_str(), class, queue_wait_ms, level, share });
+            flow.record.lock().traffic = Some(TrafficRecord {
+                why: why.as_str(),
+                class,
+                queue_wait_ms,
+                level,
+                share,
+                predicted_ms: None,
+                allowed_ms: None,
+                basis: None,
+            });
             // What could not keep its promise goes on as low, at the engine too.
             flow.class = class;
             flow.permit = Some(permit);
@@ -51,9 +60,18 @@ pub(crate) async fn admit(flow: &mut Flow) -> Result<(), Failure> {
         }
         Err(refusal) => {
             lane.count(refusal.class, refusal.waited, 0);
-            let Refusal { rule, class, waited, level, share, .. } = refusal;
+            let Refusal { rule, class, waited, level, share, predicted, allowed, ref basis, .. } = refusal;
             let queue_wait_ms = waited.as_millis_f64();
-            flow.record.lock().traffic = Some(TrafficRecord { why: rule.as_str(), class, queue_wait_ms, level, share });
+            flow.record.lock().traffic = Some(TrafficRecord {
+                why: rule.as_str(),
+                class,
+                queue_wait_ms,
+                level,
+                share,
+                predicted_ms: predicted.map(|time| time.as_millis_f64()),
+                allowed_ms: allowed.map(|time| time.as_millis_f64()),
+                basis: Some(basis.clone()),
+            });
             Err(refused(flow, &lane, &refusal))
         }
     }

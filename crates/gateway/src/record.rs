@@ -7,6 +7,8 @@
 use parking_lot::Mutex;
 use plimsoll_core::{Class, ErrorCode, InstanceId, Outcome, Rank};
 use plimsoll_load::{Basis, Scored};
+use plimsoll_traffic::admission::Basis as RefusalBasis;
+use plimsoll_traffic::class::basis::Basis as ClassBasis;
 use serde::Serialize;
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -29,6 +31,8 @@ pub struct DecisionRecord {
     pub stream: bool,
     pub class: Class,
     pub class_rule: &'static str,
+    /// What the two follow from.
+    pub class_basis: ClassBasis,
     /// Estimated, or exact where the client sent token ids.
     pub prompt_tokens: u64,
     pub prompt_tokens_exact: bool,
@@ -66,7 +70,7 @@ fn as_str<S: serde::Serializer>(text: &Arc<str>, to: S) -> Result<S::Ok, S::Erro
 }
 
 /// Why a request was let go or refused, and after which wait.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct TrafficRecord {
     /// `room`, `turn`, or the rule that refused.
     pub why: &'static str,
@@ -77,6 +81,11 @@ pub struct TrafficRecord {
     pub level: Option<f64>,
     /// The part of the capacity that its class had.
     pub share: f64,
+    /// From its arrival to its first token, predicted and allowed, where it was refused for that.
+    pub predicted_ms: Option<f64>,
+    pub allowed_ms: Option<f64>,
+    /// What a refusal follows from: `plimsoll sim replay-decisions` works it out again.
+    pub basis: Option<Box<RefusalBasis>>,
 }
 
 /// One choice and what became of it.
@@ -248,6 +257,14 @@ mod tests {
             stream: false,
             class: Class::High,
             class_rule: "r",
+            class_basis: ClassBasis {
+                rules: plimsoll_traffic::class::ClassRules::default(),
+                input_tokens: 1,
+                predicted_hit_tokens: None,
+                past: plimsoll_traffic::class::Past::default(),
+                asked: None,
+                bounds: None,
+            },
             prompt_tokens: 1,
             prompt_tokens_exact: true,
             compared_by: None,

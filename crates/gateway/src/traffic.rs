@@ -17,10 +17,9 @@ use crate::state::Shared;
 use arc_swap::ArcSwap;
 use lane::Lane;
 use parking_lot::Mutex;
-use plimsoll_core::Class;
 use plimsoll_settings::Settings;
 use plimsoll_traffic::admission::Rules;
-use plimsoll_traffic::class::{ClassVerdict, grant};
+use plimsoll_traffic::class::basis::Bounds;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, Ordering};
@@ -70,15 +69,11 @@ impl Traffic {
         self.wake.notify_one();
     }
 
-    /// The class of a request: what its work says and its client asks, within what its tenant may.
-    pub(crate) fn class(&self, verdict: ClassVerdict, asked: Option<Class>, tenant: &str) -> ClassVerdict {
+    /// What a tenant may ask for and have; `None`: traffic scheduling is off.
+    pub(crate) fn bounds(&self, tenant: &str) -> Option<Bounds> {
         let rules = self.rules.load();
-        let Some(rules) = rules.as_ref() else { return grant(verdict, asked, verdict.class) };
-        let verdict = grant(verdict, asked, rules::ceiling(rules, tenant, verdict.class));
-        match rules.tenant(tenant).clamp(verdict.class) {
-            class if class == verdict.class => verdict,
-            class => ClassVerdict { class, rule: "tenant" },
-        }
+        let rules = rules.as_ref().as_ref()?;
+        Some(rules.tenant(tenant).bounds(rules.tenants.contains_key(tenant)))
     }
 
     /// The lane of a model that is served here; made when it is first asked for. `None`: off, or placement will say what is wrong with

@@ -28,8 +28,8 @@ use std::rc::Rc;
 /// The cache view numbers holders with 16 bits, two for each target.
 const MOST_TARGETS: u64 = 1 << 15;
 
-const DOUBT: &str = "times that are taken for seconds look like milliseconds: whole numbers over more than a year, or beyond the \
-                     year 5000; name the column `timestamp_ms` where they are";
+const DOUBT: &str = "times that are taken for seconds look like milliseconds: whole numbers over more than a year, minutes from row to \
+                     row, or beyond the year 5000; name the column `timestamp_ms` where they are";
 
 /// What is asked. [`Question::new`] gives the defaults.
 #[derive(Clone, Debug, PartialEq)]

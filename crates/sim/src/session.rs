@@ -111,11 +111,18 @@ impl Sessions {
     /// What the gateway knows of a call's session.
     pub(crate) fn past(&self, now: Nanos, slot: SessionSlot, call: usize) -> Past {
         let live = self.live.get(slot as usize).and_then(Option::as_ref);
-        let before = live.and_then(|live| Self::before(live, now, call));
-        before.map_or_else(Past::default, |Left { hit_rounds, prompt_tokens, .. }| Past {
-            hit_rounds,
-            known_tokens: prompt_tokens,
-        })
+        let Some((live, before)) = live.and_then(|live| Some((live, Self::before(live, now, call)?))) else {
+            return Past::default();
+        };
+        let Left { hit_rounds, prompt_tokens, .. } = before;
+        // Of a prompt that is sent again only the rounds are known.
+        let known = hit_rounds > 0 || !Self::is_again(live, call, before);
+        Past { hit_rounds, known_tokens: if known { prompt_tokens } else { 0 } }
+    }
+
+    /// The prompt of the turn before, as it was: the same turn again, and no further round.
+    fn is_again(live: &Live, call: usize, before: Left) -> bool {
+        live.session.calls.get(call).is_some_and(|what| what.prompt.tokens() == before.prompt_tokens)
     }
 
     /// An engine has answered a call, and had so much of its prompt.
@@ -129,7 +136,8 @@ impl Sessions {
     ) {
         let Some(live) = self.live.get_mut(slot as usize).and_then(Option::as_mut) else { return };
         let before = Self::before(live, now, call);
-        let hit = before.is_some_and(|before| is_hit_round(before.prompt_tokens, cached_tokens));
+        let further = before.filter(|before| !Self::is_again(live, call, *before));
+        let hit = further.is_some_and(|before| is_hit_round(before.prompt_tokens, cached_tokens));
         let hit_rounds = before.map_or(0, |before| before.hit_rounds).saturating_add(u32::from(hit));
         live.left[call] = Left { hit_rounds, prompt_tokens, ended: now };
     }
@@ -164,7 +172,10 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_cache::session::{PromptEnd, TurnEnd};
+    use plimsoll_core::{InstanceId, Rank, Target};
     use plimsoll_workload::{After, Prompt, Run};
+    use proptest::prelude::*;
 
     const BLOCK: u64 = 64;
 
@@ -205,13 +216,81 @@ mod tests {
 
     #[test]
     fn a_session_that_was_silent_for_long_begins_anew() {
-        let calls = (0..3).map(|nth| call(nth, vec![Run { first: 0, len: 10 }])).collect();
+        let calls = (0..3).map(|nth| call(nth, vec![Run { first: 0, len: 10 + nth as u64 }])).collect();
         let session = Session { id: String::new(), start: Nanos::ZERO, prefix_blocks: None, calls };
         let mut sessions = Sessions::new(None, 0, 0);
         sessions.begin(Nanos::ZERO, session, |_, _| {});
         sessions.served(Nanos::ZERO, 0, 0, 640, 0);
-        sessions.served(Nanos::from_secs(1), 0, 1, 640, 640);
-        assert_eq!(sessions.past(Nanos::from_secs(60), 0, 2), Past { hit_rounds: 1, known_tokens: 640 });
+        sessions.served(Nanos::from_secs(1), 0, 1, 704, 640);
+        assert_eq!(sessions.past(Nanos::from_secs(60), 0, 2), Past { hit_rounds: 1, known_tokens: 704 });
         assert_eq!(sessions.past(Nanos::from_secs(7 * 3_600), 0, 2), Past::default());
+    }
+
+    /// A turn of a random session: which turn it goes on from, how, and what becomes of it.
+    #[derive(Clone, Debug)]
+    struct Drawn {
+        from: usize,
+        /// 0: as it was; from 8 on: with another beginning.
+        more_blocks: u64,
+        /// Longer than a session may be silent.
+        silent: bool,
+        failed: bool,
+        /// Of its prompt, in tenths.
+        cached: u64,
+    }
+
+    fn drawn() -> impl Strategy<Value = Vec<Drawn>> {
+        let one = (0usize..100, 0u64..9, prop::bool::weighted(0.07), prop::bool::weighted(0.15), 0u64..=10);
+        let turn = |(from, more_blocks, silent, failed, cached)| Drawn { from, more_blocks, silent, failed, cached };
+        prop::collection::vec(one.prop_map(turn), 1..25)
+    }
+
+    proptest! {
+        /// The gateway knows turns by their tokens, the simulator by the trace's own word: both say the same of every session, with
+        /// branches, repetitions, failures, pauses and what was lost of the cache.
+        #[test]
+        fn turns_are_those_that_the_gateway_would_find(turns in drawn()) {
+            let (mut calls, mut fresh, mut newest, mut since) = (Vec::<Call>::new(), 0u64, Vec::<usize>::new(), 0);
+            let mut block = || { fresh += 1; Run { first: fresh, len: 1 } };
+            for (nth, turn) in turns.iter().enumerate() {
+                // Who repeats a turn takes its place, and what was before a long silence is gone on with only at its end: an old beginning
+                // that was repeated since is known to the gateway alone.
+                let from = (nth > since).then(|| newest[since + turn.from % (nth - since)]);
+                since = if turn.silent { nth } else { since };
+                let mut runs = from.filter(|_| turn.more_blocks < 8).map_or_else(Vec::new, |from| calls[from].prompt.runs.clone());
+                // One that failed and is sent again is another call of the trace, and one turn to the gateway.
+                let again = turn.more_blocks == 0 && !turn.failed && from.is_some_and(|from| !turns[from].failed);
+                runs.extend((0..if again { 0 } else { turn.more_blocks.max(1) }).map(|_| block()));
+                newest.push(nth);
+                if again {
+                    let place = from.unwrap_or(0);
+                    newest.iter_mut().filter(|other| **other == place).for_each(|other| *other = nth);
+                }
+                let after = from.map(|call| After { call, delay: Nanos::ZERO }).into_iter().collect();
+                calls.push(Call { after, ..call(0, runs) });
+            }
+            let session = Session { id: String::new(), start: Nanos::ZERO, prefix_blocks: None, calls: calls.clone() };
+            let (mut ours, mut gateway) = (Sessions::new(None, 0, 0), plimsoll_cache::session::Sessions::new(SessionsConfig::default()));
+            ours.begin(Nanos::ZERO, session, |_, _| {});
+            let mut now = Nanos::ZERO;
+            for (nth, turn) in turns.iter().enumerate() {
+                now = now + if turn.silent { Nanos::from_secs(7 * 3_600) } else { Nanos::from_secs(1) };
+                let prompt = &calls[nth].prompt;
+                let mut names = Vec::new();
+                names::extend(&mut names, prompt);
+                let tokens: Vec<u32> = prompt.block_ids().flat_map(|id| (0..BLOCK).map(move |at| (id * 1_000 + at) as u32)).collect();
+                let found = gateway.find(now, 1, &names, BLOCK as u32, &tokens);
+                let theirs = Past { hit_rounds: found.hit_rounds, known_tokens: found.known_tokens(prompt.tokens(), prompt.tokens()) };
+                prop_assert_eq!(ours.past(now, 0, nth), theirs, "turn {} of {:?}", nth, turns);
+                if !turn.failed {
+                    let cached = prompt.tokens() * turn.cached / 10;
+                    ours.served(now, 0, nth, prompt.tokens(), cached);
+                    let end = PromptEnd::of(1, &names, BLOCK as u32, &tokens, 0).unwrap();
+                    let target = Target { instance: InstanceId(0), rank: Rank(0) };
+                    gateway.ended(now, end, &found, TurnEnd { cached_tokens: Some(cached), output_tokens: None, target });
+                }
+                ours.answered(now, 0, nth, |_, _| {});
+            }
+        }
     }
 }

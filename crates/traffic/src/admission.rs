@@ -21,6 +21,7 @@
 //! Every key that was admitted is answered exactly once, and every token of it is settled or given back ([`Totals`]).
 
 mod ask;
+pub mod basis;
 mod books;
 mod capacity;
 mod demand;
@@ -39,6 +40,7 @@ mod tests;
 mod verdict;
 
 pub use ask::{Arrival, PoolView};
+pub use basis::{Basis, Recorded};
 pub use books::Totals;
 pub use likely_output::LikelyOutput;
 pub use rules::{OnSloMiss, Rules, SloRules, TenantRules};
@@ -196,23 +198,23 @@ impl Admission {
         self.tenants.asks(&arrival.tenant, class, now, &self.rules);
         let standing = self.standing(class, now);
         if arrival.answer_by <= now {
-            return self.refuse(Rule::Deadline, &flight, standing, None);
+            return self.refuse(Rule::Deadline, &flight, standing, None, now);
         }
         if let Err(over) = self.tenants.check_rate(&arrival.tenant, flight.cost(), now) {
-            return self.refuse(Rule::TenantRate, &flight, standing, over.retry_after.or(Some(Nanos::MAX)));
+            return self.refuse(Rule::TenantRate, &flight, standing, over.retry_after.or(Some(Nanos::MAX)), now);
         }
         let straight = self.line.is_empty() && self.may_begin(&flight, now);
         if !arrival.retry {
             self.tenants.fresh(&arrival.tenant);
         } else if !straight && !self.tenants.try_retry(&arrival.tenant) {
-            return self.refuse(Rule::RetryBudget, &flight, standing, self.drain_time());
+            return self.refuse(Rule::RetryBudget, &flight, standing, self.drain_time(), now);
         }
         // What its tenant may not have at any level takes nothing from the other classes.
         self.demand.asked(class, flight.cost(), arrival.prefill_tokens, now);
         if straight && self.gauge.is_calm(class, &self.rules) {
             self.lift_quota(&flight, now);
         } else if let Err((rule, retry_after)) = self.check_quota(&flight, standing.share, now) {
-            return self.refuse(rule, &flight, standing, retry_after);
+            return self.refuse(rule, &flight, standing, retry_after, now);
         }
         if straight {
             self.charge(&mut flight, now);
@@ -473,7 +475,7 @@ impl Admission {
             waiter,
         };
         match self.line.push(entry) {
-            Err(_) => self.refuse(Rule::QueueFull, &flight, standing, self.drain_time()),
+            Err(_) => self.refuse(Rule::QueueFull, &flight, standing, self.drain_time(), now),
             Ok(displaced) => {
                 self.charge(&mut flight, now);
                 self.books.admit(arrival.key, flight);
@@ -486,8 +488,9 @@ impl Admission {
         }
     }
 
-    fn refuse(&mut self, rule: Rule, flight: &Flight, standing: Standing, wait: Option<Nanos>) -> Verdict {
+    fn refuse(&mut self, rule: Rule, flight: &Flight, standing: Standing, wait: Option<Nanos>, now: Nanos) -> Verdict {
         let Standing { level, share } = standing;
+        let basis = self.basis(&flight.tenant, flight.class, flight.cost(), level, now);
         let retry_after = self.jitter.spread(wait);
         Verdict::Refuse(Refusal {
             rule,
@@ -498,7 +501,25 @@ impl Admission {
             retry_after,
             predicted: None,
             allowed: None,
+            basis: Box::new(basis),
         })
+    }
+
+    /// What a refusal follows from, for its record.
+    fn basis(&mut self, tenant: &str, class: Class, cost_tokens: u64, level: Option<f64>, now: Nanos) -> Basis {
+        let others = self.others();
+        Basis {
+            alone: self.demand.is_alone(class, now, self.rules.demand_memory, &others),
+            curve: self.rules.quotas.curve(class).around(level.unwrap_or(0.0)),
+            capacity_tokens_per_s: self.capacity_tokens_per_s(),
+            above_tokens_per_s: self.demand.above_tokens_per_s(class, now, &others),
+            part: self.lease.map_or(1.0, |lease| lease.share[class as usize]),
+            burst_s: self.rules.burst.as_secs_f64(),
+            cost_tokens,
+            class_filled_tokens: self.meters[class as usize].filled_tokens(now),
+            tenant: self.tenants.basis(tenant, class, now),
+            may_wait_ns: None,
+        }
     }
 
     /// How long what waits here and in front of the engines takes them. `None` where no rate is known; then nobody is refused for

@@ -16,16 +16,17 @@
 //! in an old conversation.
 
 mod asked;
+pub mod basis;
 #[cfg(test)]
 mod tests;
 
 pub use asked::grant;
 
 use plimsoll_core::Class;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Bounds between the classes.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClassRules {
     /// At most this many uncached tokens: high.
     pub high_uncached_tokens: u64,
@@ -51,7 +52,7 @@ impl Default for ClassRules {
 }
 
 /// What is known of the session that a request goes on with. The default: nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Past {
     /// Turns of it that found their KV.
     pub hit_rounds: u32,

@@ -63,16 +63,31 @@ impl Curve {
         let points = &self.0;
         let after = points.partition_point(|(at, _)| *at < level);
         match (after.checked_sub(1).map(|before| points[before]), points.get(after)) {
-            (Some(before), Some(after)) => {
-                let part = (level - before.0) / (after.0 - before.0);
-                // Between the two, whatever rounding does.
-                (before.1 + (after.1 - before.1) * part).clamp(after.1, before.1)
-            }
+            (Some(before), Some(after)) => between(before, *after, level),
             (None, Some(first)) => first.1,
             (Some(last), None) => last.1,
             (None, None) => 1.0,
         }
     }
+
+    /// The two points between which a level lies; an end twice for one beyond it.
+    #[must_use]
+    pub(crate) fn around(&self, level: f64) -> [(f64, f64); 2] {
+        let last = self.0.len().saturating_sub(1);
+        let after = self.0.partition_point(|(at, _)| *at < level);
+        let at = |index: usize| self.0.get(index.min(last)).copied().unwrap_or((1.0, 1.0));
+        [at(after.saturating_sub(1)), at(after)]
+    }
+}
+
+/// The share at a level, straight between two points; beyond an end that stands twice, the end's.
+pub(crate) fn between(before: (f64, f64), after: (f64, f64), level: f64) -> f64 {
+    if before.0 >= after.0 {
+        return after.1;
+    }
+    let part = (level - before.0) / (after.0 - before.0);
+    // Between the two, whatever rounding does.
+    (before.1 + (after.1 - before.1) * part).clamp(after.1, before.1)
 }
 
 /// The curves of the three classes.

@@ -1,6 +1,6 @@
 //! Traffic scheduling's share of the settings.
 
-use plimsoll_core::{Class, Nanos};
+use plimsoll_core::Nanos;
 use plimsoll_settings::{OnSloMiss as Miss, QuotaPoint, Settings, TenantTraffic};
 use plimsoll_traffic::admission::{OnSloMiss, Rules, SloRules, TenantRules};
 use plimsoll_traffic::fair_queue::{Bounds, Weights};
@@ -60,11 +60,6 @@ fn tenant_rules(tenant: &TenantTraffic) -> TenantRules {
             Miss::BestEffort => OnSloMiss::BestEffort,
         },
     }
-}
-
-/// Highest class that a tenant's clients may ask for: what its rules name, else no more than the request gets by itself.
-pub(crate) fn ceiling(rules: &Rules, tenant: &str, by_itself: Class) -> Class {
-    rules.tenants.get(tenant).map_or(by_itself, |rules| rules.highest)
 }
 
 #[cfg(test)]

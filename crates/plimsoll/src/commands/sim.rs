@@ -11,10 +11,13 @@ mod replay_decisions;
 mod run;
 
 use crate::Failure;
-use clap::{Args, Subcommand};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::{Arg, Args, Command, Subcommand};
 use plimsoll_engine::model::ModelConfig;
 use plimsoll_sim::baselines::Policy;
 use plimsoll_sim::experiment::EXPERIMENTS;
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
 #[derive(Clone, Debug, Args)]
@@ -154,7 +157,7 @@ pub struct RunArgs {
 #[derive(Clone, Debug, Args)]
 pub struct ExperimentArgs {
     /// What to vary
-    #[arg(value_name = "NAME", value_parser = EXPERIMENTS.iter().map(|(name, _)| *name).collect::<Vec<_>>())]
+    #[arg(value_name = "NAME", value_parser = ExperimentName)]
     pub name: String,
     #[command(flatten)]
     pub run: RunArgs,
@@ -251,6 +254,39 @@ pub struct ImportArgs {
     pub columns: bool,
 }
 
+/// Experiments that are asked for and need what is not there: a policy to vary.
+const WITHOUT_POLICY: [(&str, &str); 3] = [
+    ("buckets", "a policy that gives lengths to engines by buckets"),
+    ("regions", "a policy that minds regions"),
+    ("scaling", "a policy that starts and stops engines"),
+];
+
+/// One of [`EXPERIMENTS`]; of those that are not there yet, why.
+#[derive(Clone, Debug)]
+struct ExperimentName;
+
+impl ExperimentName {
+    fn known() -> PossibleValuesParser {
+        PossibleValuesParser::new(EXPERIMENTS.iter().map(|(name, _)| *name))
+    }
+}
+
+impl TypedValueParser for ExperimentName {
+    type Value = String;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<String, clap::Error> {
+        let missing = WITHOUT_POLICY.iter().find(|(name, _)| value == OsStr::new(name));
+        let Some((name, what)) = missing else { return Self::known().parse_ref(command, arg, value) };
+        let there = EXPERIMENTS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        let message = format!("the experiment '{name}' needs {what}, and there is none yet; there are {there}");
+        Err(command.clone().error(ErrorKind::InvalidValue, message))
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(EXPERIMENTS.iter().map(|(name, _)| PossibleValue::new(*name))))
+    }
+}
+
 /// # Errors
 /// A wrong question, a broken trace, a file that cannot be written.
 pub fn run(args: SimArgs) -> Result<(), Failure> {
@@ -278,9 +314,4 @@ fn share(text: &str) -> Result<f64, String> {
         Ok(value) if (0.01..=0.99).contains(&value) => Ok(value),
         _ => Err("expected a share from 0.01 to 0.99".to_owned()),
     }
-}
-
-/// Writes a file whole, or to stdout for `-`.
-fn write(path: &std::path::Path, text: &str) -> Result<(), Failure> {
-    outputs::Output::open(path)?.put(text)
 }

@@ -47,3 +47,38 @@ fn the_hint_to_skip_is_given_where_it_helps() {
     std::fs::write(at("none.csv"), "t_s,input_tokens,output_tokens\n0,x,5\n").expect("a file");
     assert!(!hint(&[&at("none.csv"), "--skip-bad"]), "given already");
 }
+
+#[test]
+fn an_experiment_without_its_policy_says_so_and_what_there_is() {
+    for (name, what) in [
+        ("buckets", "the experiment 'buckets' needs a policy that gives lengths to engines by buckets"),
+        ("regions", "needs a policy that minds regions"),
+        ("scaling", "needs a policy that starts and stops engines"),
+        ("nothing", "invalid value 'nothing'"),
+    ] {
+        let ran = run(&["sim", "experiment", name, "--trace", "/dev/null"]);
+        assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+        assert!(ran.stderr.contains(what) && ran.stderr.contains("policies, knowledge, traffic"), "{}", ran.stderr);
+    }
+}
+
+/// A folder that is not there is found out before the work, which would fail otherwise.
+#[test]
+fn what_is_written_is_opened_before_anything_is_read() {
+    let (_folder, at) = folder();
+    let (nowhere, empty) = (at("nowhere/out"), at("empty"));
+    std::fs::write(&empty, "").expect("a file");
+    for args in [
+        &["sim", "replay-decisions", "--log", &empty, "--json", &nowhere][..],
+        &["sim", "compare", &empty, "--html", &nowhere],
+        &["sim", "fidelity", "--trace", &empty, "--json", &nowhere],
+        &["sim", "fidelity", "--real-time", "--trace", &empty, "--profile-out", &nowhere],
+    ] {
+        let ran = run(args);
+        assert!(
+            ran.code == Some(1) && ran.stderr.contains("nowhere/out: cannot be written"),
+            "{args:?}: {}",
+            ran.stderr
+        );
+    }
+}

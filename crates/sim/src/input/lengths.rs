@@ -33,6 +33,11 @@ const MOONCAKE: [&str; 3] = ["timestamp", "input_length", "output_length"];
 const YEAR_NS: i128 = 365 * 86_400_000_000_000;
 const EPOCH_MS_NS: i128 = 100_000_000_000_000_000_000;
 
+/// Whole numbers whose mean gap is longer than this are no seconds either, it seems: so few requests nobody simulates. Told from so many rows
+/// on.
+const SPARSE_NS: i128 = 120 * 1_000_000_000;
+const SPARSE_ROWS: u64 = 20;
+
 /// Sessions whose last prompt is remembered.
 const MOST_SESSIONS: usize = 100_000;
 
@@ -270,7 +275,9 @@ impl Lengths {
         })?;
         self.whole &= unit == 1e9 && text.parse::<f64>().is_ok_and(|number| number.fract() == 0.0);
         let origin = *self.origin_ns.get_or_insert(if self.unordered { at - LATE_NS } else { at });
-        self.doubt.set(self.whole && (at > EPOCH_MS_NS || at - origin > YEAR_NS));
+        // This row is not counted yet.
+        let sparse = self.rows >= SPARSE_ROWS && at - origin > SPARSE_NS * i128::from(self.rows);
+        self.doubt.set(self.whole && (at > EPOCH_MS_NS || at - origin > YEAR_NS || (sparse && !self.unordered)));
         u64::try_from(at - origin).map(Nanos).map_err(|_| {
             let what = format!("{text:?} lies before the first row's time; expected rows in order of time");
             self.complaint(row.at(Column::Time), what)

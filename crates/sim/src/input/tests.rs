@@ -175,6 +175,17 @@ fn milliseconds_are_told_from_seconds_where_the_form_says_so_and_doubted_elsewhe
     };
     assert!(doubted(["1700000000000", "1700000003000"]), "since 1970");
     assert!(doubted(["0", "40000000"]), "more than a year");
+    let sparse = |gap: f64, rows: u32| {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let times = (0..rows).map(|row| format!("{},5,3\n", f64::from(row) * gap)).collect::<String>();
+        std::fs::write(file.path(), format!("time,input_tokens,output_tokens\n{times}")).unwrap();
+        let input = Input::open(file.path(), InputOptions::default()).unwrap();
+        let doubt = input.doubt();
+        assert_eq!(input.map_while(Result::ok).count() as u32, rows);
+        doubt.get()
+    };
+    assert!(sparse(700.0, 100), "two in three seconds, more likely than five an hour");
+    assert!(!sparse(2.0, 1_000) && !sparse(700.0, 10) && !sparse(700.5, 100));
     for seconds in [["0", "86400"], ["1700000000", "1700000003"], ["0.5", "40000000"], ["0", "40000000.5"]] {
         assert!(!doubted(seconds), "{seconds:?}");
     }

@@ -9,7 +9,7 @@ pub struct Arrival {
     /// Unique. Ties are broken by it, the smaller first, so make it grow with arrival.
     pub key: RequestId,
     pub tenant: Arc<str>,
-    /// As classified, and already within what its tenant may ([`super::TenantRules::clamp`]).
+    /// As classified, and already within what its tenant may ([`crate::class::basis::Basis`]).
     pub class: Class,
     /// Tokens of the prompt.
     pub prompt_tokens: u64,

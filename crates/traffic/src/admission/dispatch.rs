@@ -5,7 +5,7 @@ use super::line::Waiter;
 use super::room::Need;
 use super::rules::OnSloMiss;
 use super::verdict::{Decision, Go, GoWhy, Refusal, Rule};
-use super::{Admission, PoolView};
+use super::{Admission, Basis, PoolView};
 use crate::slo::{ByClass, Engines, feasible_by_class};
 use plimsoll_core::{Class, Nanos, RequestId};
 
@@ -224,6 +224,9 @@ impl Admission {
         now: Nanos,
     ) {
         let standing = self.standing(waiter.class, now);
+        let (tenant, cost) = self.books.get(key).map_or_else(Default::default, |one| (one.tenant.clone(), one.cost()));
+        let basis = self.basis(&tenant, waiter.class, cost, standing.level, now);
+        let may_wait = waiter.give_up.since(waiter.arrived);
         let refusal = Refusal {
             rule,
             class: waiter.class,
@@ -233,6 +236,7 @@ impl Admission {
             retry_after: self.jitter.spread(wait),
             predicted,
             allowed: predicted.map(|_| waiter.first_token_by.since(waiter.arrived)),
+            basis: Box::new(Basis { may_wait_ns: Some(may_wait.0), ..basis }),
         };
         self.close(key, 0, now);
         self.outbox.push(Decision::Refuse { key, refusal });

@@ -1,6 +1,7 @@
 //! What the operator can set about admission. The settings tree holds the documented defaults of the program; those here are the
 //! same values, for tests and the simulator.
 
+use crate::class::basis;
 use crate::fair_queue::{Bounds, Weights};
 use crate::quota::Quotas;
 use plimsoll_core::{Class, Nanos};
@@ -115,12 +116,10 @@ impl Default for TenantRules {
 }
 
 impl TenantRules {
-    /// The class of a request: what its work says and its client asks, within what the tenant may. A client may lower the
-    /// class, and raise it only where `highest` was set for its tenant by name, which the caller knows.
+    /// What they say of a request's class; `named`: they were set for this tenant by name.
     #[must_use]
-    pub fn clamp(&self, class: Class) -> Class {
-        // Classes are ordered from high to low.
-        class.max(self.highest).min(self.lowest.max(self.highest))
+    pub fn bounds(&self, named: bool) -> basis::Bounds {
+        basis::Bounds { named, highest: self.highest, lowest: self.lowest }
     }
 }
 

@@ -4,6 +4,7 @@
 //! has something left, anybody may have it; once the class has not, whoever is below his part is still admitted. So a tenant that sends
 //! ten times as much takes what the others leave, and never what is theirs.
 
+use super::basis::TenantBasis;
 use super::books::Flight;
 use super::rules::Rules;
 use crate::meter::{Limit, Meter, Refused, UNLIMITED};
@@ -88,6 +89,19 @@ impl Tenants {
     pub(crate) fn has_others(&self, name: &str, class: Class) -> bool {
         let own = self.known.get(name).map_or(0, |tenant| u64::from(tenant.weight));
         self.asking[class as usize] > own
+    }
+
+    /// What it had, for the record of a refusal.
+    pub(crate) fn basis(&mut self, name: &str, class: Class, now: Nanos) -> Option<TenantBasis> {
+        let asking = self.asking[class as usize];
+        let tenant = self.known.get_mut(name)?;
+        let of = |meter: &mut Meter| (meter.limit().tokens_per_s, meter.limit().burst_tokens, meter.filled_tokens(now));
+        Some(TenantBasis {
+            weight: tenant.weight,
+            asking,
+            filled_tokens: tenant.meters[class as usize].filled_tokens(now),
+            rate: tenant.rate.as_mut().map(of),
+        })
     }
 
     pub(crate) fn charge(&mut self, name: &str, class: Class, tokens: u64, now: Nanos) {

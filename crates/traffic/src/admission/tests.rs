@@ -1,4 +1,5 @@
 mod accounts;
+mod basis;
 mod leases;
 mod line;
 mod overload;
@@ -96,7 +97,7 @@ fn who_cannot_be_in_time_is_told_so_at_once() {
     world.arrive(plain(Class::High, 16_000));
     let hasty = Arrival { first_token_by: Some(world.now + seconds(1.0)), ..plain(Class::High, 1_000) };
     let key = world.arrive(hasty);
-    let refusal = *world.refusal(key).expect("two seconds of work are in front of it");
+    let refusal = world.refusal(key).expect("two seconds of work are in front of it").clone();
     assert_eq!((refusal.rule, refusal.allowed), (Rule::SloUnattainable, Some(seconds(1.0))));
     assert!(refusal.predicted.unwrap() > seconds(2.0), "{refusal}");
     assert!(refusal.retry_after >= seconds(1.0));
@@ -315,7 +316,7 @@ fn what_was_not_run_is_given_back() {
 #[test]
 fn tenants_clamp_classes() {
     let rules = TenantRules { highest: Class::Medium, ..TenantRules::default() };
-    assert_eq!(Class::ALL.map(|class| rules.clamp(class)), [Class::Medium, Class::Medium, Class::Low]);
+    assert_eq!(Class::ALL.map(|class| rules.bounds(true).clamp(class)), [Class::Medium, Class::Medium, Class::Low]);
     let rules = TenantRules { lowest: Class::Medium, ..TenantRules::default() };
-    assert_eq!(Class::ALL.map(|class| rules.clamp(class)), [Class::High, Class::Medium, Class::Medium]);
+    assert_eq!(Class::ALL.map(|class| rules.bounds(true).clamp(class)), [Class::High, Class::Medium, Class::Medium]);
 }

@@ -1,5 +1,6 @@
 //! What admission answers, always with the rule and its numbers.
 
+use super::{Basis, Recorded};
 use plimsoll_core::{Class, ErrorCode, Nanos, RequestId};
 use serde::Serialize;
 use std::fmt;
@@ -133,7 +134,7 @@ impl Rule {
 }
 
 /// A refusal with what it rests on.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Refusal {
     pub rule: Rule,
     pub class: Class,
@@ -149,6 +150,17 @@ pub struct Refusal {
     pub predicted: Option<Nanos>,
     /// What it had from arrival to first token, where that was the reason.
     pub allowed: Option<Nanos>,
+    /// What the rest follows from; apart, so that whoever may go carries no room for it.
+    pub basis: Box<Basis>,
+}
+
+impl Refusal {
+    /// As a record has it.
+    #[must_use]
+    pub fn recorded(&self) -> Recorded {
+        let Refusal { rule, level, share, waited, predicted, allowed, ref basis, .. } = *self;
+        Recorded { rule, level, share, waited, predicted, allowed, basis: **basis }
+    }
 }
 
 impl fmt::Display for Refusal {

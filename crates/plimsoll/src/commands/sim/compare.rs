@@ -1,12 +1,13 @@
 //! Reports side by side.
 
-use super::outputs::apart;
-use super::{CompareArgs, write};
+use super::CompareArgs;
+use super::outputs::{Output, apart};
 use crate::{Failure, output};
 use plimsoll_sim::{answers, compare, html};
 
 pub(super) fn run(args: &CompareArgs) -> Result<(), Failure> {
     apart(args.reports.iter().map(std::path::PathBuf::as_path), &[args.html.as_ref()])?;
+    let page = args.html.as_deref().map(Output::open).transpose()?;
     let (mut names, mut reports) = (Vec::new(), Vec::new());
     for path in &args.reports {
         let text = std::fs::read_to_string(path)
@@ -19,8 +20,8 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), Failure> {
             reports.push(report);
         }
     }
-    if let Some(path) = &args.html {
-        write(path, &html::page(&reports))?;
+    if let Some(file) = page {
+        file.put(&html::page(&reports))?;
     }
     output::data(&compare::page(&names, &reports.iter().collect::<Vec<_>>()))
 }

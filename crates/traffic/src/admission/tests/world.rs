@@ -198,6 +198,9 @@ impl World {
     }
 
     fn end(&mut self, key: RequestId, end: End) {
+        if let End::Refused { refusal, .. } = &end {
+            assert!(refusal.recorded().check().is_ok(), "{:?}: {refusal:?}", refusal.recorded().check());
+        }
         assert!(self.ends.insert(key, end).is_none(), "{key} ended twice");
         assert!(!self.cancelled.contains(&key), "{key} was answered after it was cancelled");
     }
