@@ -12,19 +12,32 @@ fn after(micros: impl IntoIterator<Item = u64>) -> (Rhythm, Instant) {
 }
 
 #[test]
-fn an_even_step_is_looked_for_a_little_after_its_end() {
+fn an_even_step_is_looked_for_right_after_its_end() {
     for step in [2_000, 4_000, 8_000, 40_000] {
-        let (rhythm, last) = after([step; 30]);
-        let patience = rhythm.patience();
-        assert_eq!(patience, Duration::from_micros((step / 8).min(1000)));
+        let (rhythm, last) = after([step; 60]);
+        assert_eq!(rhythm.patience(), Duration::from_micros((step / 4).min(1000)));
+        let end = last + Duration::from_micros(step);
         let look = rhythm.next_look(last, 0).unwrap();
-        assert_eq!(look, last + Duration::from_micros(step) + patience / 2);
-        // Too early: again, a little later each time, and no more than twice.
-        let again = rhythm.next_look(look, 1).unwrap();
-        assert_eq!(again, look + patience / 2);
-        assert_eq!(rhythm.next_look(again, 2), Some(again + patience / 2));
-        assert_eq!(rhythm.next_look(again + patience / 2, 3), None);
+        assert!(look >= end && look <= end + SLACK * 2, "{:?}", look - end);
+        // And then no more.
+        assert_eq!(rhythm.next_look(look, 1), None);
     }
+}
+
+#[test]
+fn steps_that_differ_are_looked_for_from_the_earliest_to_the_latest() {
+    let (rhythm, last) = after([7_300, 8_700].repeat(40));
+    let mut looks = Vec::new();
+    while let Some(look) = rhythm.next_look(last, looks.len() as u32) {
+        looks.push(look);
+    }
+    assert!((2..=LOOKS as usize + 1).contains(&looks.len()), "{looks:?}");
+    // Whenever it comes between the ends, somebody looks within the patience.
+    let patience = rhythm.patience();
+    let (early, late) = (last + Duration::from_micros(7_300), last + Duration::from_micros(8_700));
+    assert!(looks[0] > early && looks[0] <= early + patience);
+    assert!(*looks.last().unwrap() + patience > late);
+    looks.windows(2).for_each(|pair| assert_eq!(pair[1] - pair[0], patience));
 }
 
 #[test]
@@ -47,16 +60,6 @@ fn a_pause_is_forgotten() {
     let (rhythm, last) = after([8_000; 30].into_iter().chain([2_000_000]));
     assert_eq!(rhythm.next_look(last, 0), None);
     let (rhythm, last) = after([8_000; 30].into_iter().chain([2_000_000]).chain([8_000; 80]));
-    let look = rhythm.next_look(last, 0).unwrap();
-    assert!(look.abs_diff_to(last + Duration::from_micros(8_500)) < Duration::from_micros(100));
-}
-
-trait Apart {
-    fn abs_diff_to(self, other: Instant) -> Duration;
-}
-
-impl Apart for Instant {
-    fn abs_diff_to(self, other: Instant) -> Duration {
-        self.max(other) - self.min(other)
-    }
+    let late = rhythm.next_look(last, 0).unwrap() - (last + Duration::from_millis(8));
+    assert!(late < SLACK * 3, "{late:?}");
 }
