@@ -144,7 +144,9 @@ impl BlockManager {
     /// Reads a bit of what [`Self::commit`] writes to, so that it lies in a cache. The number means nothing.
     #[inline]
     pub(crate) fn touch(&self, page: u32) -> usize {
-        self.pages[page as usize].holders as usize
+        // At both ends: it lies across two lines.
+        let Page { holders, cached } = &self.pages[page as usize];
+        *holders as usize + usize::from(cached.is_some())
     }
 
     /// Keeps this many pages away from everybody: a fault that makes memory short. What sequences hold is not taken from

@@ -472,12 +472,9 @@ impl Scheduler {
     /// As [`Self::commit`], for sequences that fill a page each with one token behind their prompts. What that reads lies far
     /// from any cache and apart, so it is fetched for all of them together.
     pub(crate) fn commit_full(&mut self, indices: impl Iterator<Item = usize> + Clone) {
-        let mut known = 0;
-        for index in indices.clone() {
-            let digest = self.running[index].name_pages();
-            known += digest.map_or(0, |digest| usize::from(self.blocks.is_cached(digest)));
-        }
-        std::hint::black_box(known);
+        indices.clone().for_each(|index| self.running[index].name_pages());
+        let is_known = |index: usize| self.running[index].next_name().is_some_and(|name| self.blocks.is_cached(name));
+        std::hint::black_box(indices.clone().map(is_known).fold(false, std::ops::BitXor::bitxor));
         indices.for_each(|index| self.commit(index));
     }
 

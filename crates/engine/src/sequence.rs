@@ -228,7 +228,8 @@ impl Sequence {
     #[inline]
     pub(crate) fn touch_page(&self, blocks: &BlockManager) -> usize {
         let page = self.pages.get(self.committed_pages).map_or(0, |page| blocks.touch(*page));
-        page.wrapping_add(self.chain.digests().last().map_or(0, |digest| usize::from(digest[0])))
+        let token = self.tokens.get(self.committed_pages * self.chain.page_tokens()).map_or(0, |token| *token as usize);
+        page.wrapping_add(token).wrapping_add(self.chain.digests().last().map_or(0, |digest| usize::from(digest[0])))
     }
 
     /// The step being planned computes one token behind its prompt, the last one: when it is computed nothing follows but
@@ -244,11 +245,14 @@ impl Sequence {
         self.computed + 1 >= (self.committed_pages + 1) * page_tokens
     }
 
-    /// Names the full pages of its tokens that have no name yet. Returns that of the next one to become findable.
-    pub(crate) fn name_pages(&mut self) -> Option<&Digest> {
-        let Sequence { chain, tokens, .. } = self;
-        chain.extend(tokens);
-        chain.digests().get(self.committed_pages)
+    /// Names the full pages of its tokens that have no name yet.
+    pub(crate) fn name_pages(&mut self) {
+        self.chain.extend(&self.tokens);
+    }
+
+    /// The name of its next page to become findable, if it has one.
+    pub(crate) fn next_name(&self) -> Option<&Digest> {
+        self.chain.digests().get(self.committed_pages)
     }
 
     /// Tokens that are known but not computed: 1 while decoding, more while in prefill.

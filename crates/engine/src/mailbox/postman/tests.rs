@@ -274,8 +274,10 @@ impl Even<()> {
         let tickets = boxes.iter().map(Address::ticket).collect();
         let mut even = Even { bag, boxes, tickets, task: Arc::default(), hand, delivering };
         for token in 0..TOKENS_BEFORE {
-            even.hand.pass(STEP);
+            even.next_step();
             even.post(token);
+            // Woken or not, now it has looked.
+            even.hand.pass(rhythm::LONGEST_WAIT);
             even.turn();
         }
         even.tickets.iter_mut().for_each(|ticket| assert_eq!(read(ticket).len(), TOKENS_BEFORE as usize));
@@ -294,6 +296,11 @@ impl<F: Future<Output = ()>> Even<F> {
         self.task.woken() - before
     }
 
+    /// To the end of the step that is expected.
+    fn next_step(&mut self) {
+        self.hand.pass(STEP - rhythm::LONGEST_WAIT);
+    }
+
     fn turn(&mut self) {
         assert!(self.task.poll(self.delivering.as_mut()).is_pending());
     }
@@ -307,7 +314,7 @@ impl<F: Future<Output = ()>> Even<F> {
 fn a_task_that_comes_by_itself_is_not_woken() {
     let mut even = Even::new();
     let look = even.hand.is_set_to().unwrap();
-    even.hand.pass(STEP);
+    even.next_step();
     assert_eq!(even.post(7), 0);
     assert!(look > even.hand.now() && look <= even.hand.now() + rhythm::LONGEST_WAIT);
     even.turn();
@@ -345,7 +352,7 @@ fn a_bag_that_comes_early_or_late_is_delivered_at_once() {
 fn an_alarm_that_does_not_ring_is_not_relied_on() {
     let mut even = Even::new();
     // The task has no turn, and was not woken for the first of these.
-    even.hand.pass(STEP);
+    even.next_step();
     assert_eq!(even.post(7), 0);
     even.hand.pass(STEP);
     assert_eq!(even.post(8), 1);
@@ -356,7 +363,7 @@ fn an_alarm_that_does_not_ring_is_not_relied_on() {
 #[test]
 fn a_bag_that_comes_while_the_task_delivers_waits_for_no_alarm() {
     let mut even = Even::new();
-    even.hand.pass(STEP);
+    even.next_step();
     assert_eq!(even.post(7), 0);
     // Half of the task's turn: it has taken the bag and not yet said when it comes next.
     even.bag.postman.deliver();

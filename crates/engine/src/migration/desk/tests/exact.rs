@@ -188,7 +188,9 @@ proptest! {
         flags in any::<[bool; 2]>(),
     ) {
         let config = config(40, 4, budget);
-        let params = SamplingParams { max_new_tokens, ..cases().remove(case).1 };
+        let mut params = SamplingParams { max_new_tokens, ..cases().remove(case).1 };
+        // More at least than at most is refused, here and there.
+        params.min_new_tokens = params.min_new_tokens.min(max_new_tokens);
         let prompt = prompt(length);
         let course = Course { before, shipping, commit: WHEN[commit], warm: flags[0], company: flags[1] && length > 3 };
         if let Some(read) = moved(&config, &params, &prompt, course) {
