@@ -17,7 +17,7 @@ const SHORTEST: Duration = Duration::from_millis(2);
 pub(super) const LONGEST_WAIT: Duration = Duration::from_millis(1);
 const PART_OF_A_STEP: u32 = 4;
 /// Looks at the most between the early end and the late end.
-const LOOKS: u32 = 4;
+const LOOKS: u32 = 6;
 /// How exact timers are.
 const SLACK: Duration = Duration::from_micros(100);
 
@@ -52,8 +52,8 @@ impl Rhythm {
     /// When to look for the next bag, the first time (`tried` is 0) or again; `None`: it cannot be told well enough.
     pub(super) fn next_look(&self, now: Instant, tried: u32) -> Option<Instant> {
         let patience = self.patience();
-        // Nine steps in ten take the mean, give or take twice the deviation.
-        let spread = self.deviation * 4;
+        // Nearly all steps take the mean, give or take three times the deviation.
+        let spread = self.deviation * 6;
         if self.mean < SHORTEST || spread > patience * LOOKS {
             return None;
         }
