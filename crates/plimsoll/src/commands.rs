@@ -6,6 +6,7 @@ pub mod completions;
 pub mod demo;
 pub mod engine;
 pub mod funnel;
+mod outputs;
 pub mod serve;
 pub mod sim;
 pub mod top;

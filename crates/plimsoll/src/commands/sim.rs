@@ -4,7 +4,6 @@ mod compare;
 mod experiment;
 mod fidelity;
 mod import;
-mod outputs;
 mod profiles;
 mod progress;
 mod replay_decisions;

@@ -15,6 +15,7 @@ mod report;
 
 use crate::commands::demo::above_zero;
 use crate::commands::demo::signals::Signals;
+use crate::commands::outputs::{Output, apart};
 use crate::{Failure, output, runtime};
 use clap::{Args, ValueEnum};
 use drive::Drive;
@@ -62,7 +63,7 @@ pub struct OverloadArgs {
     /// What is done about it
     #[arg(long, value_enum, default_value = "plimsoll")]
     pub control: Control,
-    /// Write the figures to this file, as JSON
+    /// Write the figures to this file, as JSON; `-` for stdout, in place of the table
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Length of the scenario: a quarter usual load, a half too much, a quarter usual again
@@ -108,18 +109,21 @@ pub fn run(args: &OverloadArgs) -> Result<(), Failure> {
         Some(path) => Shape::read(path).map_err(|why| Failure::usage(format!("--trace {why}")))?,
         None => Shape::fitted(),
     };
+    apart(args.trace.as_deref().into_iter(), &[args.json.as_ref()])?;
+    // A run takes minutes: whether its figures can be kept is found out before it.
+    let json = args.json.as_deref().map(Output::open).transpose()?;
     let capacity = overload::capacity_tokens_per_s(args.engines).map_err(Failure::failed)?;
     let plan = Plan::new(args.scenario.into(), &shape, args.engines, capacity, args.seconds, args.seed);
     if args.simulated {
-        return simulated(args, &plan, &shape);
+        return tell(args, json, &simulated(args, &plan, &shape)?);
     }
     let runtime = runtime::multi_thread()?;
     let result = runtime.block_on(with_fleet(args, &plan, &shape));
     runtime.shutdown_timeout(Duration::from_secs(1));
-    result
+    tell(args, json, &result?)
 }
 
-fn simulated(args: &OverloadArgs, plan: &Plan, shape: &Shape) -> Result<(), Failure> {
+fn simulated(args: &OverloadArgs, plan: &Plan, shape: &Shape) -> Result<Report, Failure> {
     let control = match args.control {
         Control::None => overload::Control::None,
         Control::Uniform => {
@@ -130,20 +134,18 @@ fn simulated(args: &OverloadArgs, plan: &Plan, shape: &Shape) -> Result<(), Fail
         Control::Plimsoll => overload::Control::Plimsoll,
     };
     let done = overload::simulate(&Simulation::new(plan, args.engines, control)).map_err(Failure::failed)?;
-    tell(args, &Report::new(args, plan, shape, &done, Way::Simulated))
+    Ok(Report::new(args, plan, shape, &done, Way::Simulated))
 }
 
 /// To standard output, and to the file.
-fn tell(args: &OverloadArgs, report: &Report) -> Result<(), Failure> {
-    output::data(&report.table())?;
-    if let Some(path) = &args.json {
-        std::fs::write(path, report.json())
-            .map_err(|error| Failure::failed(format!("--json {}: cannot be written: {error}", path.display())))?;
+fn tell(args: &OverloadArgs, json: Option<Output>, report: &Report) -> Result<(), Failure> {
+    if args.json.as_ref().is_none_or(|path| path.as_os_str() != "-") {
+        output::data(&report.table())?;
     }
-    Ok(())
+    json.map_or(Ok(()), |json| json.put(&report.json()))
 }
 
-async fn with_fleet(args: &OverloadArgs, plan: &Plan, shape: &Shape) -> Result<(), Failure> {
+async fn with_fleet(args: &OverloadArgs, plan: &Plan, shape: &Shape) -> Result<Report, Failure> {
     let mut signals = Signals::listen()?;
     let mut fleet = Fleet::new()?;
     let worked = tokio::select! {
@@ -154,7 +156,7 @@ async fn with_fleet(args: &OverloadArgs, plan: &Plan, shape: &Shape) -> Result<(
     worked
 }
 
-async fn work(args: &OverloadArgs, plan: &Plan, shape: &Shape, fleet: &mut Fleet) -> Result<(), Failure> {
+async fn work(args: &OverloadArgs, plan: &Plan, shape: &Shape, fleet: &mut Fleet) -> Result<Report, Failure> {
     runtime::raise_open_files();
     output::note(&format!(
         "plimsoll bench: scenario {:?}, control {:?}: {} requests in {:.0} s, capacity {:.0} tokens/s (lengths / {SCALE}), {}",
@@ -169,5 +171,5 @@ async fn work(args: &OverloadArgs, plan: &Plan, shape: &Shape, fleet: &mut Fleet
     let entrance = entrance::Entrance::new(args, plan, fleet)?;
     let done = Drive::new(args, fleet, entrance)?.run(plan).await;
     let lateness = fleet.lateness().await;
-    tell(args, &Report::new(args, plan, shape, &done, Way::Real(lateness)))
+    Ok(Report::new(args, plan, shape, &done, Way::Real(lateness)))
 }

@@ -1,7 +1,7 @@
 //! Reports side by side.
 
 use super::CompareArgs;
-use super::outputs::{Output, apart};
+use crate::commands::outputs::{Output, apart};
 use crate::{Failure, output};
 use plimsoll_sim::{answers, compare, html};
 

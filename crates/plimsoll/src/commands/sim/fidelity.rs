@@ -16,9 +16,9 @@ mod timed;
 mod verdict;
 
 use super::FidelityArgs;
-use super::outputs::{Output, apart};
 use crate::commands::demo::children::Children;
 use crate::commands::demo::signals::Signals;
+use crate::commands::outputs::{Output, apart};
 use crate::{Failure, output, runtime};
 use fleet::PAGE_TOKENS;
 use plimsoll_core::Nanos;

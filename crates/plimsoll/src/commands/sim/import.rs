@@ -1,7 +1,7 @@
 //! Other people's logs as a trace.
 
 use super::ImportArgs;
-use super::outputs::{Output, apart};
+use crate::commands::outputs::{Output, apart};
 use crate::{Failure, output};
 use plimsoll_sim::input::COLUMNS;
 use plimsoll_sim::{Input, InputOptions};

@@ -1,7 +1,7 @@
 //! How far a run is: a bar with what is left, where somebody looks at it; and the log of requests.
 
-use super::outputs::Output;
 use crate::Failure;
+use crate::commands::outputs::Output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use plimsoll_sim::{Finished, Question, Status, Watcher};
 use std::io::{IsTerminal as _, Write as _};

@@ -1,7 +1,7 @@
 //! A decision log, made again (design rule 7): classes, refusals and choices.
 
 use super::ReplayArgs;
-use super::outputs::{Output, apart};
+use crate::commands::outputs::{Output, apart};
 use crate::{Failure, output};
 use plimsoll_core::{Class, InstanceId, Nanos, Rank, Target};
 use plimsoll_load::replay::{ReplayError, choose};

@@ -1,8 +1,8 @@
 //! One run, with a bar while it goes on.
 
 use super::RunArgs;
-use super::outputs::{Output, apart};
 use super::progress::{Progress, can_be_read_twice};
+use crate::commands::outputs::{Output, apart};
 use crate::{Failure, output};
 use plimsoll_core::Nanos;
 use plimsoll_sim::baselines::Policy;

@@ -13,7 +13,7 @@ use super::steps::{LOG_LAG, Logs, Pace, name};
 use super::verdict::{AtPace, Machine, Real};
 use super::{PAGE_TOKENS, Simulated, Verdict, Workload, fleet, policy, with_children};
 use crate::commands::demo::children::Children;
-use crate::commands::sim::outputs::Output;
+use crate::commands::outputs::Output;
 use crate::commands::sim::{FidelityArgs, run as one};
 use crate::{Failure, output};
 use plimsoll_core::Nanos;
