@@ -33,6 +33,7 @@ struct Left {
     hit_rounds: u32,
     /// 0 where there is none yet.
     prompt_tokens: u64,
+    output_tokens: u64,
     ended: Nanos,
 }
 
@@ -114,10 +115,11 @@ impl Sessions {
         let Some((live, before)) = live.and_then(|live| Some((live, Self::before(live, now, call)?))) else {
             return Past::default();
         };
-        let Left { hit_rounds, prompt_tokens, .. } = before;
-        // Of a prompt that is sent again only the rounds are known.
+        let Left { hit_rounds, prompt_tokens, output_tokens, .. } = before;
+        // Of a prompt that is sent again only the rounds are known; one that goes on is taken to have the answer in it.
         let known = hit_rounds > 0 || !Self::is_again(live, call, before);
-        Past { hit_rounds, known_tokens: if known { prompt_tokens } else { 0 } }
+        let most = live.session.calls.get(call).map_or(0, |what| what.prompt.tokens());
+        Past { hit_rounds, known_tokens: if known { (prompt_tokens + output_tokens).min(most) } else { 0 } }
     }
 
     /// The prompt of the turn before, as it was: the same turn again, and no further round.
@@ -139,7 +141,8 @@ impl Sessions {
         let further = before.filter(|before| !Self::is_again(live, call, *before));
         let hit = further.is_some_and(|before| is_hit_round(before.prompt_tokens, cached_tokens));
         let hit_rounds = before.map_or(0, |before| before.hit_rounds).saturating_add(u32::from(hit));
-        live.left[call] = Left { hit_rounds, prompt_tokens, ended: now };
+        let output_tokens = live.session.calls.get(call).map_or(0, |what| what.output_tokens);
+        live.left[call] = Left { hit_rounds, prompt_tokens, output_tokens, ended: now };
     }
 
     /// A call is answered or has failed; `ready` is told when each call begins that waited for it alone.
@@ -222,7 +225,7 @@ mod tests {
         sessions.begin(Nanos::ZERO, session, |_, _| {});
         sessions.served(Nanos::ZERO, 0, 0, 640, 0);
         sessions.served(Nanos::from_secs(1), 0, 1, 704, 640);
-        assert_eq!(sessions.past(Nanos::from_secs(60), 0, 2), Past { hit_rounds: 1, known_tokens: 704 });
+        assert_eq!(sessions.past(Nanos::from_secs(60), 0, 2), Past { hit_rounds: 1, known_tokens: 704 + 5 });
         assert_eq!(sessions.past(Nanos::from_secs(7 * 3_600), 0, 2), Past::default());
     }
 
@@ -287,7 +290,7 @@ mod tests {
                     ours.served(now, 0, nth, prompt.tokens(), cached);
                     let end = PromptEnd::of(1, &names, BLOCK as u32, &tokens, 0).unwrap();
                     let target = Target { instance: InstanceId(0), rank: Rank(0) };
-                    gateway.ended(now, end, &found, TurnEnd { cached_tokens: Some(cached), output_tokens: None, target });
+                    gateway.ended(now, end, &found, TurnEnd { cached_tokens: Some(cached), output_tokens: Some(5), target });
                 }
                 ours.answered(now, 0, nth, |_, _| {});
             }
