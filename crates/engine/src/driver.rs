@@ -372,6 +372,8 @@ const POLL: Duration = Duration::from_millis(5);
 fn run(mut lockstep: Lockstep, mut desk: Desk, shared: &Shared, delay: Duration, carry: &UnboundedSender<Post>) {
     let mut crash = CrashWatch::default();
     let mut stuck = false;
+    // What counts from here on is of the first step.
+    lockstep.count_processor_time();
     loop {
         let may_wait = stuck || lockstep.is_idle() || shared.faults.frozen();
         if may_wait {

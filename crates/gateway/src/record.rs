@@ -11,6 +11,7 @@ use plimsoll_traffic::admission::Basis as RefusalBasis;
 use plimsoll_traffic::class::basis::Basis as ClassBasis;
 use serde::Serialize;
 use std::collections::{HashMap, VecDeque};
+use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -198,19 +199,37 @@ impl Decisions {
     }
 }
 
+/// More than any record has, so that a line is in the buffer whole or not at all.
+const LOG_BUFFER_BYTES: usize = 1 << 20;
+
+/// Drops what could not be written, or it would be tried and counted again with each of the next. The rest of a line that the file has the beginning of
+/// stays, so that what follows are whole lines again when there is room. Says how many lines were dropped.
+fn give_up(out: &mut BufWriter<std::fs::File>) -> u64 {
+    let Ok(file) = out.get_ref().try_clone() else { return 0 };
+    let (_, rest) = std::mem::replace(out, BufWriter::with_capacity(LOG_BUFFER_BYTES, file)).into_parts();
+    let rest = rest.unwrap_or_default();
+    let end = rest.iter().position(|byte| *byte == b'\n').map_or(rest.len(), |at| at + 1);
+    // Less than the buffer holds, so it goes nowhere yet.
+    let _ = out.write_all(&rest[..end]);
+    lines(&rest[end..])
+}
+
+fn lines(bytes: &[u8]) -> u64 {
+    bytes.iter().filter(|byte| **byte == b'\n').count() as u64
+}
+
 /// Opens the decision log and starts its writer; the writer ends when the sender is dropped.
 ///
 /// # Errors
 /// The file cannot be opened for appending.
 pub fn open_log(path: &Path) -> std::io::Result<(Log, std::thread::JoinHandle<()>)> {
-    use std::io::Write;
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
     let (records, mut receiver) = mpsc::channel::<RecordCell>(8_192);
     let lost = Arc::new(AtomicU64::new(0));
     let missed = lost.clone();
     let path = path.to_owned();
     let writer = std::thread::Builder::new().name("decision-log".into()).spawn(move || {
-        let mut out = std::io::BufWriter::new(file);
+        let mut out = BufWriter::with_capacity(LOG_BUFFER_BYTES, file);
         let mut complained = false;
         let mut fails = |error: std::io::Error, records: u64| {
             missed.fetch_add(records, Ordering::Relaxed);
@@ -219,24 +238,22 @@ pub fn open_log(path: &Path) -> std::io::Result<(Log, std::thread::JoinHandle<()
             }
         };
         while let Some(first) = receiver.blocking_recv() {
-            let (mut next, mut buffered) = (Some(first), 0);
+            let mut next = Some(first);
             while let Some(cell) = next.take() {
-                let line = serde_json::to_vec(&*cell.lock()).unwrap_or_default();
-                let written = out.write_all(&line).and_then(|()| out.write_all(b"\n"));
-                match written {
-                    Ok(()) => buffered += 1,
-                    Err(error) => fails(error, 1),
+                let mut line = serde_json::to_vec(&*cell.lock()).unwrap_or_default();
+                line.push(b'\n');
+                if let Err(error) = out.write_all(&line) {
+                    fails(error, 1);
                 }
                 next = receiver.try_recv().ok();
             }
             // Nothing more waits: make what is there visible to readers.
             if let Err(error) = out.flush() {
-                fails(error, buffered);
-                // What it holds would be tried again with each of the next, and counted again.
-                if let Ok(file) = out.get_ref().try_clone() {
-                    let _ = std::mem::replace(&mut out, std::io::BufWriter::new(file)).into_parts();
-                }
+                fails(error, give_up(&mut out));
             }
+        }
+        if let Err(error) = out.flush() {
+            fails(error, lines(out.buffer()));
         }
     })?;
     Ok((Log { records, lost }, writer))
@@ -311,7 +328,23 @@ mod tests {
         assert_eq!(decisions.dropped(), 1);
     }
 
+    /// The disk was full in the middle of a line, and has room again.
+    #[test]
+    fn after_a_line_that_was_cut_come_whole_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        std::fs::write(&path, "{\"id\": 1").unwrap();
+        let file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+        let mut out = BufWriter::with_capacity(LOG_BUFFER_BYTES, file);
+        out.write_all(b"23}\n{\"id\": 2}\n{\"id\": 3}\n").unwrap();
+        assert_eq!(give_up(&mut out), 2);
+        out.write_all(b"{\"id\": 4}\n").unwrap();
+        out.flush().unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"id\": 123}\n{\"id\": 4}\n");
+    }
+
     /// A full disk is found when the buffer is written, records later.
+    #[cfg(target_os = "linux")]
     #[test]
     fn what_the_file_could_not_take_is_counted() {
         let (log, writer) = open_log(Path::new("/dev/full")).unwrap();

@@ -372,6 +372,7 @@ fn a_bag_that_comes_while_the_task_delivers_waits_for_no_alarm() {
     assert_eq!(even.read(), [[7, 8], [7, 8]]);
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn the_timer_rings_once_when_it_was_last_set_to() {
     let mut timer = Timer::new().expect("a timer");
