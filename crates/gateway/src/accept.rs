@@ -138,7 +138,10 @@ async fn generation(
     let best_tokens = cache.as_ref().map(|plan| plan.best_tokens(shared, &settings.policy));
     let past = cache.as_ref().map(CachePlan::past);
     let class_basis = ClassBasis {
-        rules: class_rules(&settings),
+        rules: match settings.classes.models.as_slice() {
+            [] => class_rules(&settings.classes),
+            _ => class_rules(&settings.classes.of(&shared.model_label(model.as_deref()))),
+        },
         input_tokens: prompt_tokens,
         predicted_hit_tokens: best_tokens,
         past: past.unwrap_or_default(),

@@ -30,7 +30,7 @@ use plimsoll_load::{
 };
 use plimsoll_pools::chunk::Usage;
 use plimsoll_protocol::tokenizer::SegmentCache;
-use plimsoll_settings::{PolicyName, Settings};
+use plimsoll_settings::{Classes, PolicyName, Settings};
 use plimsoll_traffic::class::ClassRules;
 use plimsoll_traffic::retry_budget::RetryBudget;
 use std::collections::BTreeSet;
@@ -344,13 +344,13 @@ pub fn scheduler_config(settings: &Settings) -> SchedulerConfig {
 
 /// The classifier's share of the settings.
 #[must_use]
-pub fn class_rules(settings: &Settings) -> ClassRules {
+pub fn class_rules(classes: &Classes) -> ClassRules {
     ClassRules {
-        high_uncached_tokens: settings.classes.high_uncached_tokens,
-        high_hit_fraction: settings.classes.high_hit_fraction,
-        low_uncached_tokens: settings.classes.low_uncached_tokens,
-        low_hit_fraction: settings.classes.low_hit_fraction,
-        established_hit_rounds: settings.classes.established_hit_rounds,
+        high_uncached_tokens: classes.high_uncached_tokens,
+        high_hit_fraction: classes.high_hit_fraction,
+        low_uncached_tokens: classes.low_uncached_tokens,
+        low_hit_fraction: classes.low_hit_fraction,
+        established_hit_rounds: classes.established_hit_rounds,
     }
 }
 
@@ -363,7 +363,7 @@ mod tests {
     fn defaults_stand_in_one_place() {
         let settings = Settings::default();
         assert_eq!(scheduler_config(&settings), SchedulerConfig::default());
-        assert_eq!(class_rules(&settings), ClassRules::default());
+        assert_eq!(class_rules(&settings.classes), ClassRules::default());
         assert_eq!(crate::funnel::funnel_config(&settings), plimsoll_cache::funnel::FunnelConfig::default());
     }
 }

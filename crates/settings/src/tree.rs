@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+mod classes;
 mod cluster;
 mod traffic;
+pub use classes::*;
 pub use cluster::*;
 pub use traffic::*;
 
@@ -242,37 +244,6 @@ pub enum PolicyName {
     RoundRobin,
     /// The better of two drawn at random.
     PowerOfTwo,
-}
-
-/// Bounds between the traffic classes. Where cache hits cannot be predicted, no request is low and the two hit fractions have
-/// no effect.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Classes {
-    /// A request with at most this many uncached tokens is high.
-    pub high_uncached_tokens: u64,
-    /// A request whose predicted hit fraction is at least this is high.
-    pub high_hit_fraction: f64,
-    /// A request with more uncached tokens than this and a hit fraction under
-    /// `classes.low_hit_fraction` is low.
-    pub low_uncached_tokens: u64,
-    /// See `classes.low_uncached_tokens`.
-    pub low_hit_fraction: f64,
-    /// A session that has found its KV in at least this many turns is not low when it has lost it: one prefill brings it back.
-    /// Only where most of the prompt is what the turn before was.
-    pub established_hit_rounds: u32,
-}
-
-impl Default for Classes {
-    fn default() -> Self {
-        Classes {
-            high_uncached_tokens: 2_000,
-            high_hit_fraction: 0.8,
-            low_uncached_tokens: 16_000,
-            low_hit_fraction: 0.3,
-            established_hit_rounds: 1,
-        }
-    }
 }
 
 /// What a client may send.

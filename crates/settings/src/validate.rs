@@ -3,6 +3,7 @@
 //! Run at start, by `plimsoll check` and at every reload, so that a bad reload is refused before anything changes. Every
 //! problem is found, not only the first.
 
+mod classes;
 mod cluster;
 mod engines;
 mod number;
@@ -83,14 +84,7 @@ fn numbers(settings: &Settings, found: &mut Vec<Problem>) {
     check.positive("policy.assumed_bytes_per_token", s.policy.assumed_bytes_per_token);
     check.above_zero("policy.assumed_output_tokens", s.policy.assumed_output_tokens);
 
-    check.fraction("classes.high_hit_fraction", s.classes.high_hit_fraction);
-    check.fraction("classes.low_hit_fraction", s.classes.low_hit_fraction);
-    if s.classes.low_uncached_tokens < s.classes.high_uncached_tokens {
-        check.say("classes.low_uncached_tokens", "must not be below `classes.high_uncached_tokens`");
-    }
-    if s.classes.low_hit_fraction > s.classes.high_hit_fraction {
-        check.say("classes.low_hit_fraction", "must not be above `classes.high_hit_fraction`");
-    }
+    classes::check(&s.classes, &mut check);
     check.between("funnel.window_s", s.funnel.window_s, 60, 30 * 86_400);
     check.between("funnel.max_blocks", s.funnel.max_blocks, 1_024, 1 << 30);
 

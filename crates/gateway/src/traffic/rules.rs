@@ -1,7 +1,7 @@
 //! Traffic scheduling's share of the settings.
 
 use plimsoll_core::Nanos;
-use plimsoll_settings::{OnSloMiss as Miss, QuotaPoint, Settings, TenantTraffic};
+use plimsoll_settings::{ClassShift, OnSloMiss as Miss, QuotaPoint, Settings, TenantTraffic};
 use plimsoll_traffic::admission::{OnSloMiss, Rules, SloRules, TenantRules};
 use plimsoll_traffic::fair_queue::{Bounds, Weights};
 use plimsoll_traffic::quota::Quotas;
@@ -52,6 +52,11 @@ fn tenant_rules(tenant: &TenantTraffic) -> TenantRules {
     TenantRules {
         weight: tenant.weight,
         tokens_per_s: tenant.tokens_per_s,
+        shift: match tenant.class_shift {
+            ClassShift::None => 0,
+            ClassShift::Lower => 1,
+            ClassShift::Higher => -1,
+        },
         highest: tenant.highest_class,
         lowest: tenant.lowest_class,
         first_token: tenant.first_token_ms.map(Nanos::from_millis),

@@ -34,6 +34,12 @@ fn each_rule_refuses_what_breaks_it() {
         ("policy.assumed_bytes_per_token = inf", "`policy.assumed_bytes_per_token` must be a number above zero"),
         ("classes.low_uncached_tokens = 1", "`classes.low_uncached_tokens` must not be below"),
         ("classes.low_hit_fraction = 0.9", "`classes.low_hit_fraction` must not be above"),
+        (
+            "classes.models = [{name = \"m\", low_uncached_tokens = 1}]",
+            "`classes.models[0].low_uncached_tokens` must not be below",
+        ),
+        ("classes.models = [{name = \"m\", high_hit_fraction = 2.0}]", "`classes.models[0].high_hit_fraction` must be"),
+        ("classes.models = [{name = \"m\"}, {name = \"m\"}]", "`classes.models[1].name` is listed already"),
         ("traffic.target_wait_ms = 0", "`traffic.target_wait_ms` must be above zero"),
         ("traffic.hysteresis = 2", "`traffic.hysteresis` must be a fraction"),
         ("traffic.weights.low = 0", "`traffic.weights.low` must be from 1"),

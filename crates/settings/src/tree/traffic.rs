@@ -199,6 +199,9 @@ pub struct TenantTraffic {
     /// Tokens per second that it may have at any level; no limit when left out.
     #[serde(default)]
     pub tokens_per_s: Option<f64>,
+    /// Its requests get the next lower or higher class than their work says, before the bounds below.
+    #[serde(default)]
+    pub class_shift: ClassShift,
     /// Its requests may ask for this class and get no higher one; those of other tenants may not ask for more than they get by themselves.
     #[serde(default = "high")]
     pub highest_class: Class,
@@ -211,6 +214,18 @@ pub struct TenantTraffic {
     /// What becomes of a request that waits and cannot be served in time.
     #[serde(default)]
     pub on_slo_miss: OnSloMiss,
+}
+
+/// Where a tenant's requests go from the class that their work says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ClassShift {
+    #[default]
+    None,
+    /// High becomes medium, medium low.
+    Lower,
+    /// Low becomes medium, medium high.
+    Higher,
 }
 
 fn one() -> u32 {

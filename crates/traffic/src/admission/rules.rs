@@ -93,6 +93,8 @@ pub struct TenantRules {
     pub weight: u32,
     /// Tokens per second that it may have admitted, whatever the level.
     pub tokens_per_s: Option<f64>,
+    /// Classes that its requests go down from what their work says; up where negative.
+    pub shift: i8,
     /// No request of it is of a higher class than this.
     pub highest: Class,
     /// And none of a lower one.
@@ -107,6 +109,7 @@ impl Default for TenantRules {
         TenantRules {
             weight: 1,
             tokens_per_s: None,
+            shift: 0,
             highest: Class::High,
             lowest: Class::Low,
             first_token: None,
@@ -119,7 +122,7 @@ impl TenantRules {
     /// What they say of a request's class; `named`: they were set for this tenant by name.
     #[must_use]
     pub fn bounds(&self, named: bool) -> basis::Bounds {
-        basis::Bounds { named, highest: self.highest, lowest: self.lowest }
+        basis::Bounds { named, shift: self.shift, highest: self.highest, lowest: self.lowest }
     }
 }
 

@@ -23,6 +23,9 @@ pub struct Basis {
 pub struct Bounds {
     /// It has rules of its own, by name: its clients may ask for as high a class as it may have.
     pub named: bool,
+    /// Classes that its requests go down from what their work says; up where negative.
+    #[serde(default)]
+    pub shift: i8,
     /// No request of it is of a higher class than this.
     pub highest: Class,
     /// And none of a lower one.
@@ -30,6 +33,14 @@ pub struct Bounds {
 }
 
 impl Bounds {
+    fn shifted(self, by_itself: ClassVerdict) -> ClassVerdict {
+        let at = (by_itself.class as i8).saturating_add(self.shift).clamp(0, Class::ALL.len() as i8 - 1);
+        match Class::ALL[at as usize] {
+            class if class == by_itself.class => by_itself,
+            class => ClassVerdict { class, rule: "tenant" },
+        }
+    }
+
     #[must_use]
     pub fn clamp(self, class: Class) -> Class {
         // Classes are ordered from high to low.
@@ -43,6 +54,7 @@ impl Basis {
     pub fn decide(&self) -> ClassVerdict {
         let by_itself = classify(&self.rules, self.input_tokens, self.predicted_hit_tokens, self.past);
         let Some(bounds) = self.bounds else { return grant(by_itself, self.asked, by_itself.class) };
+        let by_itself = bounds.shifted(by_itself);
         let ceiling = if bounds.named { bounds.highest } else { by_itself.class };
         let granted = grant(by_itself, self.asked, ceiling);
         match bounds.clamp(granted.class) {
@@ -59,7 +71,7 @@ mod tests {
 
     #[test]
     fn work_then_word_then_bounds() {
-        let all = Bounds { named: false, highest: High, lowest: Low };
+        let all = Bounds { named: false, shift: 0, highest: High, lowest: Low };
         let of = |input_tokens, asked, bounds| Basis {
             rules: ClassRules::default(),
             input_tokens,
@@ -77,7 +89,14 @@ mod tests {
             (50_000, Some(High), Some(Bounds { named: true, highest: Medium, ..all }), Medium, "asked_higher"),
             (10, None, Some(Bounds { highest: Medium, ..all }), Medium, "tenant"),
             (50_000, None, Some(Bounds { lowest: Medium, ..all }), Medium, "tenant"),
-            (50_000, None, Some(Bounds { highest: Low, lowest: High, named: true }), Low, "long_and_cold"),
+            (50_000, None, Some(Bounds { highest: Low, lowest: High, named: true, ..all }), Low, "long_and_cold"),
+            (50_000, None, Some(Bounds { shift: -1, ..all }), Medium, "tenant"),
+            (10, None, Some(Bounds { shift: -1, ..all }), High, "few_uncached_tokens"),
+            (10, None, Some(Bounds { shift: 1, ..all }), Medium, "tenant"),
+            (50_000, None, Some(Bounds { shift: 1, ..all }), Low, "long_and_cold"),
+            // Shifted first, then what it may: one up from low is medium, and no higher than medium.
+            (5_000, None, Some(Bounds { shift: -1, highest: Medium, ..all }), Medium, "tenant"),
+            (10, Some(High), Some(Bounds { named: true, shift: 1, ..all }), High, "asked_higher"),
         ] {
             let verdict = of(input, asked, bounds).decide();
             assert_eq!((verdict.class, verdict.rule), (class, rule), "{input} {asked:?} {bounds:?}");

@@ -61,3 +61,27 @@ async fn a_client_may_lower_its_class() {
     assert_eq!(both.status(), 400, "{}", both.text());
     gateway.finish().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_has_bounds_of_its_own_and_a_tenant_another_class() {
+    let engine = fake(Dialect::Sglang).await;
+    let ask = body(CHAT, false, 2);
+    let model = ask["model"].as_str().expect("a model").to_owned();
+    let of = |model: &str| {
+        let plan = Plan::with([engine.url()]).set("classes.models.0.name", model);
+        plan.set("classes.models.0.high_uncached_tokens", 0)
+    };
+    let tenant = Plan::with([engine.url()]).set("traffic.tenants.0.name", "default");
+    for (plan, class, rule) in [
+        (of("another"), "high", "few_uncached_tokens"),
+        (of(&model), "medium", "between"),
+        (tenant.set("traffic.tenants.0.class_shift", "lower"), "medium", "tenant"),
+    ] {
+        let gateway = plan.start().await;
+        let answer = gateway.post(CHAT, &ask).await;
+        assert_eq!(answer.status(), 200, "{}", answer.text());
+        let record = gateway.record(answer.header("x-request-id").unwrap()).await;
+        assert_eq!((record["class"].as_str(), record["class_rule"].as_str()), (Some(class), Some(rule)), "{record}");
+        gateway.finish().await;
+    }
+}

@@ -224,7 +224,7 @@ mod tests {
         let real: Settings = toml::from_str(&text).unwrap();
         let played = Simulation::new(&plan, args.engines, Played::Plimsoll);
         assert_eq!(rules(&real), Some(played.rules));
-        assert_eq!(state::class_rules(&real), class_rules());
+        assert_eq!(state::class_rules(&real.classes), class_rules());
         let mut scheduler = state::scheduler_config(&real);
         scheduler.health = played.scheduler.health;
         scheduler.record_candidates = played.scheduler.record_candidates;
