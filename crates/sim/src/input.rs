@@ -86,6 +86,9 @@ enum Rows {
     Lengths(Box<Lengths>),
 }
 
+/// Columns of a log that are named where none of them is a time.
+const MOST_NAMED: usize = 8;
+
 impl Input {
     /// Opens a trace and tells its form from its first line.
     ///
@@ -143,6 +146,21 @@ impl Input {
     #[must_use]
     pub fn skipped(&self) -> Rc<Cell<u64>> {
         Rc::clone(&self.skipped)
+    }
+
+    /// What should be known of a log that does not say when requests came: their times are drawn.
+    #[must_use]
+    pub fn drawn(&self) -> Option<String> {
+        let (Rows::Lengths(lengths), Some(_)) = (&self.rows, &self.draws) else { return None };
+        let unused: Vec<&str> = lengths.unused().iter().map(String::as_str).take(MOST_NAMED).collect();
+        let unused = match unused.as_slice() {
+            [] => String::new(),
+            names => format!("; columns that nothing is read from: {}", names.join(", ")),
+        };
+        let per_s = self.options.starts_per_s;
+        Some(format!(
+            "no column says when requests came, so their times are drawn, {per_s} a second in the mean{unused}"
+        ))
     }
 
     /// Whether its times look like another unit than they are taken for; changes while it is read.

@@ -28,7 +28,8 @@ use std::rc::Rc;
 /// The cache view numbers holders with 16 bits, two for each target.
 const MOST_TARGETS: u64 = 1 << 15;
 
-const DOUBT: &str = "times that are taken for seconds look like milliseconds: whole numbers over more than a year, minutes from row to \
+/// Said of such times.
+pub const DOUBT: &str = "times that are taken for seconds look like milliseconds: whole numbers over more than a year, minutes from row to \
                      row, or beyond the year 5000; name the column `timestamp_ms` where they are";
 
 /// What is asked. [`Question::new`] gives the defaults.
@@ -104,6 +105,8 @@ pub struct Sessions {
     pub skipped: Vec<Rc<Cell<u64>>>,
     /// Whether times look like milliseconds and are taken for seconds, by trace; change while it is read.
     pub doubts: Vec<Rc<Cell<bool>>>,
+    /// What should be known of them.
+    pub notes: Vec<String>,
 }
 
 /// Why it cannot be answered.
@@ -186,7 +189,7 @@ impl Question {
     /// When the question is wrong, the trace is broken, or nothing can move any more.
     pub fn answer(&self, watcher: &mut dyn Watcher) -> Result<Report, QuestionError> {
         let profile = self.checked()?;
-        let Sessions { source, block_tokens, skipped, doubts } = self.sessions()?;
+        let Sessions { source, block_tokens, skipped, doubts, notes } = self.sessions()?;
         let config = self.config(profile, block_tokens);
         let mut report = run(config, source, watcher)?;
         report.setup.skipped_rows = skipped.iter().map(|count| count.get()).sum();
@@ -195,6 +198,7 @@ impl Question {
             let what = format!("{}: nothing is left to replay; {skipped} rows were passed over", report.setup.trace);
             return Err(RunError::Input(what).into());
         }
+        report.notes.extend(notes);
         if doubts.iter().any(|doubt| doubt.get()) {
             report.notes.push(DOUBT.to_owned());
         }
@@ -228,14 +232,16 @@ impl Question {
         let first = open((0, (&self.trace, 1.0)))?;
         let mut sessions = if self.also.is_empty() {
             let (block_tokens, skipped, doubts) = (first.block_tokens(), vec![first.skipped()], vec![first.doubt()]);
-            Sessions { source: Box::new(first), block_tokens, skipped, doubts }
+            let notes = first.drawn().into_iter().collect();
+            Sessions { source: Box::new(first), block_tokens, skipped, doubts, notes }
         } else {
             let also = self.also.iter().enumerate().map(|(nth, (path, times))| open((nth + 1, (path, *times))));
             let inputs = std::iter::once(Ok(first)).chain(also).collect::<Result<Vec<_>, _>>()?;
             let doubts = inputs.iter().map(Input::doubt).collect();
+            let notes = inputs.iter().filter_map(Input::drawn).collect();
             let mix = Mix::new(inputs, self.input.limit);
             let (block_tokens, skipped) = (mix.block_tokens(), mix.skipped());
-            Sessions { source: Box::new(mix), block_tokens, skipped, doubts }
+            Sessions { source: Box::new(mix), block_tokens, skipped, doubts, notes }
         };
         if let Some(warp) = self.warp.clone() {
             let warped = sessions.source.map(move |session| {

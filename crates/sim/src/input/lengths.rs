@@ -47,6 +47,8 @@ pub(super) struct Lengths {
     /// Of a CSV; a JSON log names its columns in every line.
     header: Option<Vec<Option<(Column, f64)>>>,
     columns: [bool; COLUMNS],
+    /// Names of columns that nothing is read from; of a CSV.
+    unused: Vec<String>,
     pending: Option<String>,
     ids: BlockIds,
     block_tokens: u64,
@@ -103,6 +105,7 @@ impl Lengths {
             lines,
             header: None,
             columns: [false; COLUMNS],
+            unused: Vec::new(),
             pending: None,
             ids: BlockIds::default(),
             block_tokens: options.block_tokens.max(1),
@@ -131,8 +134,10 @@ impl Lengths {
             lengths.require(&first)?;
             lengths.pending = Some(first);
         } else {
-            let header: Vec<_> =
-                cells(&first).map(|(cell, _)| known(cell.trim().trim_start_matches('\u{feff}'))).collect();
+            let name = |cell: &str| cell.trim().trim_start_matches('\u{feff}').to_owned();
+            let named: Vec<String> = cells(&first).map(|(cell, _)| name(&cell)).collect();
+            let header: Vec<_> = named.iter().map(|name| known(name)).collect();
+            lengths.unused = named.into_iter().filter(|name| known(name).is_none()).collect();
             for (column, _) in header.iter().flatten() {
                 lengths.columns[*column as usize] = true;
             }
@@ -152,6 +157,11 @@ impl Lengths {
             }
         }
         Ok(())
+    }
+
+    /// Columns that nothing is read from.
+    pub(super) fn unused(&self) -> &[String] {
+        &self.unused
     }
 
     /// Whether times that are taken for seconds look like milliseconds; changes while it is read.

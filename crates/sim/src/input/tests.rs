@@ -310,3 +310,19 @@ fn a_pipe_is_read_once() {
         assert_eq!(rows.len(), 1);
     }
 }
+
+/// A column under a name that is not known gave a plausible report of a load that nobody had measured.
+#[test]
+fn a_log_without_known_times_says_that_they_are_drawn_and_what_was_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let drawn = |text: &str| {
+        let path = folder.path().join("log.csv");
+        std::fs::write(&path, text).unwrap();
+        Input::open(&path, InputOptions::default()).unwrap().drawn()
+    };
+    let said = drawn("arrival_msec,prompt_tokens,completion_tokens\n0,1200,50\n1000,1300,50\n").unwrap();
+    assert!(said.contains("drawn, 1 a second") && said.ends_with("read from: arrival_msec"), "{said}");
+    assert_eq!(drawn("arrival_unix_ms,prompt_tokens,completion_tokens\n0,1200,50\n1000,1300,50\n"), None);
+    let said = drawn("{\"prompt_tokens\": 5, \"completion_tokens\": 5}\n").unwrap();
+    assert!(said.ends_with("in the mean"), "{said}");
+}

@@ -33,7 +33,10 @@ pub(super) fn run(args: &ImportArgs) -> Result<(), Failure> {
     if input.block_tokens() != BLOCK_TOKENS {
         return Err(Failure::usage("this is a trace of sessions already; `plimsoll sim run` reads it as it is"));
     }
-    let skipped = input.skipped();
+    let (skipped, doubt) = (input.skipped(), input.doubt());
+    if let Some(note) = input.drawn() {
+        output::note(&note);
+    }
     let sessions = input.sorted().map_err(|error| match args.skip_bad {
         true => Failure::failed(error),
         false => Failure::failed(error).hint("`--skip-bad` passes over rows that cannot be used"),
@@ -47,13 +50,23 @@ pub(super) fn run(args: &ImportArgs) -> Result<(), Failure> {
             let _ = writeln!(
                 text,
                 "{{\"timestamp\":{},\"input_length\":{},\"output_length\":{},{most}\"hash_ids\":[{}]}}",
-                session.start.0 / 1_000_000,
+                (session.start.0 + 500_000) / 1_000_000,
                 call.prompt.tokens(),
                 call.output_tokens,
                 ids.join(",")
             );
             rows += 1;
         }
+    }
+    if doubt.get() {
+        output::note(plimsoll_sim::question::DOUBT);
+    }
+    if rows == 0 {
+        return Err(Failure::failed(format!(
+            "{}: no row that can be used; {} passed over",
+            from.display(),
+            skipped.get()
+        )));
     }
     file.put(&text)?;
     output::note(&format!("{rows} requests written, {} rows passed over", skipped.get()));
