@@ -46,5 +46,6 @@ pub use mailbox::{Ticket, Update};
 pub use refusal::Refusal;
 pub use scheduler::policy::{Order, SchedulePolicy};
 pub use server::{serve, serve_and_tell};
+pub use step_log::StepLine;
 pub use urgency::Urgency;
 pub use words::{WORD_COUNT, WORDS, word};

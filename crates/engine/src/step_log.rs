@@ -5,7 +5,7 @@
 //! left out and counted, because a slow disk must not slow the steps that are measured.
 
 use plimsoll_timing::StepShape;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::sync::Arc;
@@ -22,31 +22,46 @@ const MOST_AT_THE_END: Duration = Duration::from_secs(2);
 const FLUSH_EVERY: Duration = Duration::from_millis(200);
 
 /// One step of one rank.
-#[derive(Debug, Serialize)]
-struct Line {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepLine {
     /// Joint steps before this one.
-    step: u64,
-    rank: usize,
+    pub step: u64,
+    pub rank: usize,
     /// Since the engine was started.
-    begun_ns: u64,
+    pub begun_ns: u64,
     /// Of the whole turn of the step loop: taking requests in, deciding, computing, posting; of all ranks together.
-    wall_ns: u64,
+    pub wall_ns: u64,
     /// Processor time of the step thread in it, which leaves out what other threads of the arithmetic take.
-    cpu_ns: u64,
-    decodes: u64,
+    pub cpu_ns: u64,
+    pub decodes: u64,
     /// Sum of the contexts that they attend to.
-    decode_tokens: u64,
-    longest_decode_tokens: u64,
+    pub decode_tokens: u64,
+    pub longest_decode_tokens: u64,
     /// New tokens and cached ones before them, by chunk of a prompt.
-    chunks: Vec<(u64, u64)>,
+    pub chunks: Vec<(u64, u64)>,
     /// Rows of the language-model head.
-    outputs: u64,
+    pub outputs: u64,
+}
+
+impl StepLine {
+    /// What was computed, as the cost model is asked for it. Which chunks end their prompt is not told, only how many: to the
+    /// model it is the same.
+    #[must_use]
+    pub fn shape(&self) -> StepShape {
+        let mut shape = StepShape::default();
+        shape.add_decodes(self.decodes, self.decode_tokens, self.longest_decode_tokens);
+        let ends = self.outputs.saturating_sub(self.decodes);
+        for (nth, (new, cached)) in self.chunks.iter().enumerate() {
+            shape.add_prefill(*new, *cached, (nth as u64) < ends);
+        }
+        shape
+    }
 }
 
 /// The step loop's end of it.
 #[derive(Debug)]
 pub(crate) struct StepLog {
-    lines: Option<SyncSender<Line>>,
+    lines: Option<SyncSender<StepLine>>,
     writer: Option<JoinHandle<()>>,
     origin: Instant,
     /// When the turn began that is under way.
@@ -98,7 +113,7 @@ impl StepLog {
         }
         let ns = |time: Duration| time.as_nanos() as u64;
         for (rank, shape) in self.shapes.drain(..) {
-            let line = Line {
+            let line = StepLine {
                 step: self.steps,
                 rank,
                 begun_ns: ns(begun.saturating_duration_since(self.origin)),
@@ -129,7 +144,7 @@ impl Drop for StepLog {
     }
 }
 
-fn write(file: File, lines: &Receiver<Line>, lost: &AtomicU64) {
+fn write(file: File, lines: &Receiver<StepLine>, lost: &AtomicU64) {
     let mut file = BufWriter::new(file);
     let mut flushed = Instant::now();
     let mut told = 0;

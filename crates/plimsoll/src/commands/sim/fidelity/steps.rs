@@ -1,39 +1,15 @@
 //! The step logs of engines without timing mode, as samples for a fit and as a word on the machine.
 
 use crate::Failure;
-use plimsoll_timing::StepShape;
+use plimsoll_engine::StepLine;
 use plimsoll_timing::fit::Sample;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::io::{BufRead as _, BufReader, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A log is written so late at most.
 pub(super) const LOG_LAG: Duration = Duration::from_millis(600);
-
-/// As the engine writes it; what is not needed here is passed over.
-#[derive(Deserialize)]
-struct Line {
-    wall_ns: u64,
-    cpu_ns: u64,
-    decodes: u64,
-    decode_tokens: u64,
-    longest_decode_tokens: u64,
-    chunks: Vec<(u64, u64)>,
-    outputs: u64,
-}
-
-impl Line {
-    fn shape(&self) -> StepShape {
-        let mut shape = StepShape::default();
-        shape.add_decodes(self.decodes, self.decode_tokens, self.longest_decode_tokens);
-        let ends = self.outputs.saturating_sub(self.decodes);
-        for (nth, (new, cached)) in self.chunks.iter().enumerate() {
-            shape.add_prefill(*new, *cached, (nth as u64) < ends);
-        }
-        shape
-    }
-}
 
 /// What engines did in a while.
 #[derive(Clone, Debug, Default)]
@@ -92,7 +68,7 @@ impl Logs {
                     break;
                 }
                 *from += read as u64;
-                let line: Line = serde_json::from_str(&text).map_err(|error| fails(&error))?;
+                let line: StepLine = serde_json::from_str(&text).map_err(|error| fails(&error))?;
                 steps.samples.push(Sample { shape: line.shape(), us: line.cpu_ns as f64 / 1e3 });
                 steps.wall_ns += line.wall_ns;
                 steps.cpu_ns += line.cpu_ns;
